@@ -69,7 +69,8 @@ class Auto(Recipe):
        not hide that, the run stops: a model would be trained on noise.
     2. *Level*, for classes or targets in a range, and with an intercept: the shares of the classes, or the mean target;
        for counts first their rough size, so that a bound far above them costs little. Training starts at the best
-       constant, the model that predicts the result for everybody.
+       constant, the model that predicts the result for everybody. Clips are no shorter than gradients of the rarer of
+       two classes, whose length follows from how far users' rates lie apart.
     3. *Columns.* Users send whether each column is there and the logarithm of its size, which takes no more noise for
        small columns than for large ones. Columns are divided by their released sizes.
     4. *Sizes* of users' second moments in the scaled columns: users of more than 1.25 times the typical size weigh less
@@ -82,7 +83,8 @@ class Auto(Recipe):
        round's noise is lost on the others. Clips are multiples of the lengths released before, as wide as noise
        permits: narrow ones bias the model towards the majority of users. Where noise hid the moments and gradients turn
        out to be more curved than noise explains, steps are shortened. The best constant becomes the precision-weighted
-       mean of the mean target and the gradients' estimate of it; classes' shares stay as released.
+       mean of the mean target and the gradients' estimate of it; classes' shares stay as released. For one score the
+       way from there is shrunk as far as chance, of noise or of who takes part, hides it.
     8. *Balance*, for counts: clips cut the few large ones, and a model predicts too little. Users send their slopes by
        the intercept, which a clip leaves nearly whole, and the intercept moves by their mean.
     9. *Coefficients*, if a share of the budget is set aside for them: the curvature at the trained model, the number of
@@ -116,7 +118,8 @@ class Auto(Recipe):
     and its bounds are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
-    - numbers in intervals about zero (rounds 1 to 4 and 10, roots of curvature, whether a clip binds), whose squared
+    - vectors of norm at most 1/2: 1 (1/2). Such are a mean target and its spread (`strategies.auto.level.Level`);
+    - numbers in intervals about zero (rounds 1, 3, 4 and 10, roots of curvature, whether a clip binds), whose squared
       widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, 2 for the sum of columns and its slope, and 5 for each
       column, the intercept included;
     - vectors of norm at most F that have no negative inner products: ``sqrt(2) F`` (F). Such are numbers that are not

@@ -8,12 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.auto.progress import Progress, split
+from strategies.auto.progress import Progress
 from strategies.auto.releases import Movement, Release
+from strategies.auto.several_scores import split
 from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, Softmax
+from userdp.problems.families import LogisticFamily
 from userdp.problems.linear_scores import LinearScores
 
 LEAST_PART = 1e-3  # Least distance of rates, counts and shares from their ends, unless noise is larger
@@ -29,8 +31,12 @@ BALANCED = 15.0  # Clip of a slope for the balance, in typical slopes: large cou
 LONGEST_BALANCE = 1.0  # Largest move of everybody's score for the balance
 
 
+BEND = math.pi / 8
+"""Of normal log-odds with variance v, the mean rate has log-odds of about their mean over ``sqrt(1 + BEND v)``."""
+
+
 def _mean_target(low: float, high: float) -> Computation:
-    """Ask each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``."""
+    """Ask each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``, and its spread."""
     return Computation("mean_target", "sum", 0.5, parameters={"low": low, "high": high})
 
 
@@ -46,7 +52,7 @@ class Counts(Stage, share=0.01, weight=0.6):
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; larger counts are lowered to the result from now on, in their mean alone."""
-        share, deviation = release.fraction(sums, self.movement)
+        share, deviation = release.fraction(sums[:1], self.movement)
         bound = self.problem.family.high
         progress.highest = bound * min(COUNTED * (share + 2 * deviation), 1.0)
         return {"mean_target": share * bound, "noise_deviation": deviation}
@@ -54,9 +60,18 @@ class Counts(Stage, share=0.01, weight=0.6):
 
 @dataclass(frozen=True)
 class Level(Stage, share=0.05, weight=3.0):
-    """The mean target: training starts at the model that predicts it for everybody, the best constant."""
+    """The mean target: training starts at the model that predicts it for everybody, the best constant.
 
-    movement: ClassVar[Movement] = Movement.of_box(1.0)
+    *Formal guarantees.* *Claim.* The spread costs nothing beside the mean target. *Why.* Of a mean target that is a
+    part t of its range a user sends ``(t - 1/2, 2 t (1 - t))``, of its own targets alone. The squared norm of that is
+    ``(1 - u + u^2) / 4`` with ``u = (2 t - 1)^2``, at most 1/4: replacing a user moves the sum by 1 at most, and adding
+    or removing one by 1/2, as of the mean target alone. All else follows from the noisy mean: post-processing.
+
+    *What for.* For rates the spread tells how far users' mean targets lie apart, and so how long the gradients of a
+    rare class are. Clips made for the typical user would cut them alone, and the model would predict too little.
+    """
+
+    movement: ClassVar[Movement] = Movement.of_ball(0.5)
     problem: GeneralisedLinear | OneHot
 
     def computation(self, progress: Progress) -> Computation:
@@ -75,11 +90,16 @@ class Level(Stage, share=0.05, weight=3.0):
         progress.begin(self.problem.constant_model(np.array([mean])))
         curvature = family.curvature_at(mean)
         progress.curvature = min(MARGIN * curvature, family.curvature_bound(math.inf))
+        progress.curved = curvature
+        if isinstance(family, LogisticFamily):
+            between = min(max(curvature - float(released[1]) / 2, 0.0), curvature)  # variance of users' mean targets
+            progress.rare, progress.bend = between / min(mean, 1 - mean), BEND
         # The variance of targets of rates and counts is the curvature at their mean.
         progress.slope = math.sqrt(curvature) if family.open_ends else 0.0
         # Derivative of the score by the mean: one over the curvature of the canonical losses.
         slope = 1 / curvature if family.open_ends else 1.0
-        progress.level_deviation = slope * deviation * (high - low)
+        # Whoever is silent counts as the middle of the range.
+        progress.level_deviation = slope * math.hypot(deviation, progress.silent / 2) * (high - low)
         return {"mean_target": mean, "noise_deviation": deviation}
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from strategies.auto.column_coordinates import PAIRED, ColumnCoordinates
 from strategies.auto.level import level
-from strategies.auto.progress import Progress, split
+from strategies.auto.progress import CERTAIN, Progress
 from strategies.auto.releases import Movement, Release, Shares
+from strategies.auto.several_scores import split
 from strategies.auto.stages import LEAST_WIDTH, Columns, Gradient, Lengths, Moments, Recentred, Sizes, Stage
 from strategies.clipping.recentred_clipping import Centre, Geometry
 from strategies.core.options import Found
@@ -72,6 +73,7 @@ class Filled(Stage, share=0.01, weight=2.0):
                 "which column's cells cannot be used: check ranges, dates, positive and levels against the table, and "
                 "declare with impute what missing cells of features count as"
             )
+        progress.silent = max(0.0, 1 - share - CERTAIN * deviation)
         return {"filled_share": share, "noise_deviation": deviation}
 
 

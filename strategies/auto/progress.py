@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from strategies.auto.column_coordinates import ColumnCoordinates
 from strategies.auto.inference import Inference
+from strategies.auto.several_scores import step_of_scores
 from strategies.clipping.recentred_clipping import Centre
 from strategies.clipping.server_optimiser import ServerOptimiser, ServerOptions
 from userdp.arrays.read_only import frozen
@@ -23,8 +24,6 @@ eigenvalue itself, held between these two: where moments are little hidden by no
 directions cost more than steps that `Progress.heed` may shorten."""
 
 RARE = 3.0  # Least share of users who have a column, in standard deviations of its noise
-FLAT = 0.25  # Least curvature across scores that steps assume, over the largest: rare classes would leap
-_NONE = 1e-9  # Curvature that counts as none: adding the same to all scores changes nothing
 
 
 @dataclass(frozen=True)
@@ -92,39 +91,8 @@ def column_scales(released: Vector, deviation: float, low: float, high: float, w
     return np.asarray(np.sqrt(share) * np.exp(centre + known * (size - centre)))
 
 
-def split(hessian: Array) -> tuple[float, Array]:
-    """Split second derivatives by the scores (K, K) into (largest curvature in any direction, the rest over that)."""
-    largest = float(np.linalg.eigvalsh(hessian)[-1])
-    return largest, hessian / largest
-
-
-def step_of_scores(across: Array, descent: Vector, variance: Vector, z: Vector) -> Vector:
-    """Return the (p,) step from z to the minimum of a quadratic loss, shrunk towards zero as far as noise hides it.
-
-    In the eigenvectors of ``across`` every direction has a block of d coordinates. The descent at zero, ``D`` there, is
-    the descent at z plus the curvature's part of z. Of noise of total variance V, the share ``1 - V / ||D||^2``, if
-    positive, is worth following (James and Stein 1961): otherwise the many parameters of many classes would follow
-    noise further than they gain.
-
-    Args:
-        across: (K, K) the second derivatives by the scores, over the largest eigenvalue.
-        descent: (p,) minus the gradient at z, over the curvature, in coordinates whose second moments are one.
-        variance: (p,) of the error of the descent.
-        z: (p,) K blocks of d coordinates.
-    """
-    blocks = len(across)
-    values, vectors = np.linalg.eigh(across)
-    left = vectors.T @ descent.reshape(blocks, -1)
-    whole = left + values[:, None] * (vectors.T @ z.reshape(blocks, -1))
-    noise = ((vectors**2).T @ variance.reshape(blocks, -1)).sum(axis=1)
-    signal = (whole**2).sum(axis=1)
-    hidden = np.minimum(noise / np.where(signal > 0, signal, 1.0), 1.0)
-    moves = (left - hidden[:, None] * whole) / np.maximum(values, FLAT)[:, None]
-    moves[values < _NONE] = 0.0
-    return np.asarray((vectors @ moves).ravel())
-
-
 CLIP_BIAS = 0.2  # Assumed bias of the best constant by clips, in deviations of users' slopes
+OFF_CENTRE = 0.2  # Assumed mean of the way's scores over their root mean square: centres are those of weighted users
 CERTAIN = 2.0  # Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps
 
 
@@ -166,7 +134,7 @@ class Progress(Stateful):
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
         *("across", "level_deviation", "highest", "uneven", "slope", "length", "gradient"),
-        "hidden",
+        *("hidden", "silent", "curved", "rare", "bend"),
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "columns", "known", "optimiser", "inference")
     given: ClassVar[tuple[str, ...]] = ("learns",)
@@ -176,7 +144,7 @@ class Progress(Stateful):
     columns: ColumnCoordinates | None = None  # the coordinates of columns that are many and rare
     learns: bool = True  # coordinates are learnt; else there are no matrices: a module's would not fit into memory
     # (K, K) the second derivatives by the K scores, each with a block of d = p / K parameters, over their largest
-    # eigenvalue, the curvature; see `strategies.auto.progress.split`
+    # eigenvalue, the curvature; see `strategies.auto.several_scores.split`
     across: Array = field(default_factory=lambda: np.eye(1))
     constant: Vector = field(init=False)  # (p,) the best known model that predicts the same of everybody, or `initial`
     start: Vector = field(init=False)  # (p,) where the descent begins
@@ -191,6 +159,10 @@ class Progress(Stateful):
     known: Known | None = None  # the estimate of the gradient; None before its first release
     # of the noise on the constant's score (of several: at most); infinite if no mean target was released
     level_deviation: float = math.inf
+    silent: float = 0.0  # at most that share of users is not heard, as far as noise allows to tell
+    curved: float = 0.0  # curvature at the released constant, without a margin; 0 if none was released
+    rare: float = 0.0  # slope at the constant of the user to whom a sample of the rarer class belongs, on average
+    bend: float = 0.0  # by which the scores' variance takes their mean away from the constant; see `_stretch`
     highest: float = math.inf  # larger counts are lowered to this in their mean; infinite for none
     uneven: float = 1.0  # factor on the lengths of clips; see `strategies.auto.level.unevenness`
     slope: float = 0.0  # root mean square of samples' slopes at the constant, as far as the mean target tells
@@ -285,8 +257,10 @@ class Progress(Stateful):
         """Return the variance of the gradient along the constant, with a bias of so many typical slopes."""
         return float(known.variance @ self.along**2) + (bias * self.slope_deviation) ** 2
 
-    def settle(self, variance: float | None = None) -> None:
+    def settle(self, variance: float | None = None) -> float:
         """Update the constant: the precision-weighted mean of the released mean target and the model's part.
+
+        What separates the two beyond noise is a bias of the model, as clips give it where few targets are large.
 
         A range far wider than the targets makes the mean's noise large, while gradients are clipped to users' lengths.
         In the coordinates a constant is a multiple of one direction, and the best one, for equal curvature, the
@@ -294,18 +268,54 @@ class Progress(Stateful):
 
         Args:
             variance: of the error of that part; None to compute it from the known gradient.
+
+        Returns:
+            That variance; 0 if the constant stays.
         """
         if self.known is None or self.level_deviation == math.inf or len(self.across) > 1 or not self.learns:
-            return
+            return 0.0
         along = self.along
         square = float(along @ along)
+        part = float(along @ self.z) / square
+        constant, level = self.start.copy(), self.level_deviation**2  # the released constant
+        apart = (constant[-1] + part) / self._stretch(self.z - part * along) - constant[-1]
         own = variance
         if own is None:
+            own = float(self.known.variance @ along**2) / (square * self.curvature) ** 2
             bias = CLIP_BIAS * self.slope_deviation / self.curvature
-            own = float(self.known.variance @ along**2) / (square * self.curvature) ** 2 + bias**2
-        constant = self.start.copy()  # the released constant
-        constant[-1] += self.level_deviation**2 / (own + self.level_deviation**2) * float(along @ self.z) / square
+            own += max(bias**2, apart**2 - CERTAIN**2 * (own + level))
+        constant[-1] += level / (own + level) * apart
         self.constant = frozen(constant)
+        return own
+
+    def _stretch(self, way: Vector) -> float:
+        """Return the mean score over the constant's that predicts the same mean, after a move by which scores vary."""
+        return math.sqrt(1 + self.bend * float(self.space.seen @ way**2))
+
+    def finish(self, users: float, *, balanced: bool) -> None:
+        """End the descent: settle the constant, and shrink the way from there as far as chance hides it.
+
+        Of a way of squared length S and variance V in p coordinates a share of ``V / S`` is worth forgetting (James and
+        Stein 1961), and ``sqrt(2 / p)`` of that more for how much V varies. V is that of the noise, and that by which
+        people like these ``users`` differ. Unless predictions will be ``balanced``, their mean moves to the constant's,
+        the more the less certain it is.
+        """
+        biased = self.settle()
+        if self.known is None or len(self.across) > 1 or not self.learns:
+            return
+        released, centre = self.level_deviation < math.inf, np.zeros(len(self.z))
+        along = self.along if released else centre
+        if released:
+            centre = float(along @ self.z) / float(along @ along) * along
+        way, seen = self.z - centre, self.space.seen
+        slopes = max(self.slope_deviation, self.slope) ** 2 / users
+        chance = float(seen @ (self.known.variance + slopes)) / (self.curved or self.curvature) ** 2
+        square = float(seen @ way**2)
+        way *= 1 - min((1 + math.sqrt(2 / len(way))) * chance / square, 1.0) if square > 0 else 0.0
+        if released and not balanced:
+            wanted = (self._stretch(way) * self.constant[-1] - self.start[-1]) * along
+            centre += biased / (biased + OFF_CENTRE**2 * float(seen @ way**2)) * (wanted - centre)
+        self.z = centre + way
 
     def directed(self, gradient: Vector, deviation: float) -> Vector:
         """Return the optimiser's (p,) move of step one, after a release with noise of that deviation."""

@@ -1,6 +1,7 @@
 """The scheme of `Auto`, one stage a round; adaptive steps for losses without a certificate; its plan in numbers."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +26,7 @@ from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.statistics import STATISTICS
-from userdp.problems import Box, Problem
+from userdp.problems import Box, OneHotPoisson, Poisson, Problem
 from userdp.problems.noise_paths import ExcessShare, NoisySteps
 
 _SIZE = STATISTICS["log_size"]
@@ -218,6 +219,7 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
         warnings=(
             *doubts(filled),
             *_warnings(given.problem, noise / math.sqrt(len(gradient)), chosen),
+            *_out_of_reach(given.problem),
             *(_HIDDEN_ERRORS for stage in stages if isinstance(stage, Curvatures) and stage.hides),
         ),
     )
@@ -248,6 +250,19 @@ def _apart(problem: Problem, public: PublicFacts) -> float:
     else:
         samples = public.max_samples or public.min_samples
     return math.sqrt(p / min(p, sparsity * samples))
+
+
+def _out_of_reach(problem: Problem) -> tuple[str, ...]:
+    """Warn of counts in the declared range that no constant of the domain predicts."""
+    if not isinstance(problem, Poisson | OneHotPoisson):
+        return ()
+    bound, radius = problem.family.high, problem.domain.radius
+    if bound <= math.exp(min(radius, math.log(sys.float_info.max))):
+        return ()
+    return (
+        f"problem.radius = {radius:g} predicts no mean count above {math.exp(radius):.3g}, and counts are declared up "
+        f"to {bound:g}: set problem.radius to {math.ceil(math.log(bound))}, the logarithm of the largest count",
+    )
 
 
 def _warnings(problem: Problem, noise: float, doubt: float) -> tuple[str, ...]:

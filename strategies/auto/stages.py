@@ -175,7 +175,7 @@ class Gradient(Stage):
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its clipped gradient, and the logarithm of its length."""
-        return self.asked(progress, self.width * progress.length, "log_distance")
+        return self.asked(progress, self._radius(progress), "log_distance")
 
     def asked(self, progress: Progress, clip_norm: float, statistic: str) -> Computation:
         """Return the query of a gradient, clipped to that norm, with that statistic."""
@@ -193,7 +193,7 @@ class Gradient(Stage):
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; takes a whole step over the curvature, and the next clip follows the released length."""
-        radius = self.width * progress.length
+        radius = self._radius(progress)
         released, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
         measured, _ = release.logarithm(sums[-1:], LOG_DISTANCE, MEASURED)
         typical = radius * math.exp(measured)
@@ -204,8 +204,13 @@ class Gradient(Stage):
         progress.move, progress.z = following - progress.z, following
         progress.length = progress.uneven * typical
         if self.left == 0:
-            progress.settle()
+            progress.finish(release.users, balanced=self.longest_step is not None)
         return {"radius": radius, "length": typical, "noise_deviation": deviation}
+
+    def _radius(self, progress: Progress) -> float:
+        """Return the clip: wide enough for the gradients of the rarer class, too."""
+        rare = GENEROSITY * progress.rare * math.sqrt(float(progress.space.seen.sum()))
+        return max(self.width * progress.length, rare)
 
     def _held(self, move: Vector) -> Vector:
         length = float(np.linalg.norm(move))

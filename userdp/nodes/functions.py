@@ -83,6 +83,10 @@ def _one_number(dimension: int, arrays: Mapping[str, Array]) -> int:
     return 1
 
 
+def _two_numbers(dimension: int, arrays: Mapping[str, Array]) -> int:
+    return 2
+
+
 def _of_scaled_columns(entries: Callable[[int], int]) -> Length:
     return lambda dimension, arrays: entries(len(arrays["scales"]) if "scales" in arrays else dimension)
 
@@ -124,7 +128,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         moments.second_moments, _of_scaled_columns(lambda d: d * (d + 1) // 2), acute=True, fixed_order=True
     ),
     "weighted_gradient": RowFunction(moments.weighted_gradient, fixed_order=True),
-    "mean_target": RowFunction(moments.mean_target, _one_number, fixed_order=True),
+    "mean_target": RowFunction(moments.mean_target, _two_numbers, fixed_order=True),
     "class_shares": RowFunction(
         moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True, fixed_order=True
     ),
@@ -132,7 +136,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "scaled_gradient": RowFunction(
         columns.scaled_gradient, _of_scaled_columns(lambda d: d), keeps_zeros=True, fixed_order=True
     ),
-    "sum_of_columns": RowFunction(columns.sum_of_columns, lambda dimension, arrays: 2, fixed_order=True),
+    "sum_of_columns": RowFunction(columns.sum_of_columns, _two_numbers, fixed_order=True),
     "user_curvature": RowFunction(
         influence.user_curvature, _of_directions(lambda k: k * (k + 1) // 2), acute=True, fixed_order=True
     ),

@@ -108,9 +108,13 @@ def weighted_gradient(
 
 
 def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: float) -> Rows:
-    """Compute (U, 1): each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``."""
+    """Compute (U, 2): each user's mean target, from -1/2 at ``low`` to 1/2 at ``high``, and its spread.
+
+    The spread of a mean target that is a part t of the range is ``2 t (1 - t)``.
+    """
     targets = np.clip(targets_of(block).astype(np.float64), low, high)
-    return np.asarray((user_averages(targets, block) - low) / (high - low) - 0.5)[:, None]
+    share = (user_averages(targets, block) - low) / (high - low)
+    return np.stack([share - 0.5, 2 * share * (1 - share)], axis=1)
 
 
 def filled(problem: Problem, x: Vector, block: Block) -> Rows:

@@ -299,7 +299,7 @@ def test_a_model_that_most_people_prefer_is_taken_back_where_the_few_of_a_rare_c
     rare = np.repeat([0.0, 1.0], [92, 8])
     problem, federation = Logistic(2, np.inf, np.inf, intercept=True), federation_of(np.zeros((100, 2)), targets=rare)
     progress = make(Auto, problem, 100, 8.0, 1e-3).memory
-    Level(problem).take(progress, np.zeros(1), Watched(answer=0.08 - 0.5, deviation=1e-3))
+    Level(problem).take(progress, np.zeros(2), Watched(answer=np.array([0.08 - 0.5, 0.0]), deviation=1e-3))
     progress.z, progress.length = np.array([0.0, 0.0, -0.8]), 0.2
     asked = Choice().computation(progress)
     gains = Node(problem, federation, np.arange(100)).compute(

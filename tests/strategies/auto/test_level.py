@@ -1,5 +1,7 @@
 """The best constant: released first, where training starts, and what the last comparison is with."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers import federation_of, final, make, run
@@ -117,24 +119,71 @@ def test_clips_are_longer_where_the_slopes_of_rare_classes_are(shares, expected)
     assert unevenness(np.array(shares)) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_rare_class_is_learnt():
+@pytest.mark.parametrize("kind", ["softmax", "logistic"])
+def test_a_rare_class_is_learnt(kind):
     """One person in twenty is of it, and what tells it is a column: clips for the others' slopes would hide it."""
-    rng, users, problem = np.random.default_rng(7), 4000, Softmax(2, 1, np.inf, 20.0, intercept=True)
+    rng, users = np.random.default_rng(7), 4000
+    problem = {"softmax": partial(Softmax, 2), "logistic": Logistic}[kind](1, np.inf, 20.0, intercept=True)
     rows = rng.normal(size=(users, 1))
     targets = rng.random(users) < 1 / (1 + np.exp(3.5 - 2 * rows[:, 0]))
     federation = federation_of(rows, targets=targets.astype(float))
     block = federation.block(np.arange(users))
-    best = np.array([-1.0, 1.75, 1.0, -1.75])
+    best = np.array([-1.0, 1.75, 1.0, -1.75] if kind == "softmax" else [2.0, -3.5])
     share = targets.mean()
     losses = [
         float(problem.metrics(x, block)["log_loss"].mean())
         for x in (
-            problem.constant_model(np.array([1 - share, share])),
+            problem.constant_model(np.array([1 - share, share] if kind == "softmax" else [share])),
             final(run(make(Auto, problem, users, 4.0, 1e-5), federation)),
             best,
         )
     ]
     assert (losses[0] - losses[1]) / (losses[0] - losses[2]) > 0.8
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_where_columns_tell_nothing_of_a_rare_class_the_model_is_about_the_constant(epsilon):
+    users, problem = 1000, Logistic(4, np.inf, 20.0, intercept=True)
+    rates = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        federation = federation_of(rng.normal(size=(users, 4)), targets=(rng.random(users) < 0.08).astype(float))
+        method = make(Auto, problem, users, epsilon, 1e-6, seed=seed)
+        block, x = federation.block(np.arange(users)), final(run(method, federation))
+        rates.append(problem.metrics(x, block)["log_loss"].mean())
+        rates[-1] -= problem.metrics(method.result.constant, block)["log_loss"].mean()
+    assert np.median(rates) < 5e-4  # and 1e-2 where clips cut the rare class
+    assert max(rates) < 1e-2
+
+
+def test_a_bias_that_noise_does_not_explain_leaves_the_constant_as_released():
+    """Nine targets in ten are 0 and the others up to 8: clipped gradients lead to less than the mean."""
+    method, rng = make(Auto, FAMILIES["squared"], USERS, 8.0, 1e-4), np.random.default_rng(5)
+    targets = np.where(rng.random(USERS) < 0.1, rng.uniform(4, 8, USERS), 0.0)
+    run(method, federation_of(rng.uniform(-1, 1, (USERS, 2)), targets=targets))
+    assert method.result.constant[-1] == pytest.approx(targets.mean(), abs=0.1)
+    assert final(method.result)[-1] == pytest.approx(targets.mean(), abs=0.15)
+
+
+def test_people_who_are_not_heard_do_not_draw_the_model_to_the_middle_of_the_range():
+    """A third of them has no usable row: they count as the middle in the mean target, and not in the gradients."""
+    method, rng = make(Auto, FAMILIES["squared"], USERS, 8.0, 1e-4), np.random.default_rng(5)
+    rows = rng.uniform(-1, 1, (USERS, 2))
+    rows[::3] = np.nan
+    run(method, federation_of(rows, targets=1.0 + 0.1 * rng.normal(size=USERS)))
+    assert method.memory.start[-1] > 1.5
+    assert final(method.result)[-1] == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_plan_warns_of_counts_that_the_radius_does_not_reach():
+    (told,) = (line for line in of_radius(1.0).plan.warnings if "problem.radius" in line)
+    assert "no mean count above 2.72" in told
+    assert told.endswith("set problem.radius to 3, the logarithm of the largest count")
+    assert not any("problem.radius" in line for line in of_radius(3.0).plan.warnings)
+
+
+def of_radius(radius):
+    return make(Auto, Poisson(2, 3.0, radius, count_bound=20.0, intercept=True), USERS, 4.0, 1e-4)
 
 
 def test_gradients_make_the_constant_better_where_the_range_is_wide():

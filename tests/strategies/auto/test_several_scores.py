@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.auto.progress import FLAT, split, step_of_scores
+from strategies.auto.several_scores import FLAT, split, step_of_scores
 from userdp.problems import Softmax
 
 K, D = 3, 4
