@@ -12,8 +12,8 @@ is rounded. (2) One rounded operation for each number (IEEE 754), however it is 
 fuse, such as ``a + b c``, are taken apart first. (3) Products, convolutions and sums: each row of A, each column of B
 is rounded to multiples of a power of two, `_grid`, so that products of these multiples, and all sums of up to k of
 them, are whole multiples of one number, of at most 53 bits: float64 holds them exactly, so every order of them, fused
-or not, gives the same. One rounding to float32 follows. Rows of A alone determine its multiples. Terms that are not
-finite give infinity or NaN in every order. (4) Functions such as exp: computed of whole vectors of the processor,
+or not, gives the same. One rounding to float32 follows. A row alone determines its multiples; one that is not finite is
+NaN throughout. (4) Functions such as exp: computed of whole vectors of the processor,
 padded with zeros, so that the same instructions compute every number, and no lane reads another. (5) Sums by index
 (gradients of embeddings): one addition after the other, in the order of a user's own samples. Padding adds zeros.
 *Assumption.* A processor's float64 is IEEE 754's, and libraries compute products by multiplying and adding (as BLAS
@@ -22,7 +22,7 @@ does, not by transforms); torch's loops treat all whole vectors alike.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -42,9 +42,10 @@ def _grid(values: Tensor, dims: int | tuple[int, ...], bits: int) -> Tensor:
     """Round values to multiples of 2^-bits times a power of two that bounds them along ``dims``, in float64."""
     if values.dtype != torch.float32 or values.numel() == 0:
         raise NoFixedOrder(f"a product of {tuple(values.shape)} numbers of {values.dtype}")
-    exponents = (values.view(torch.int32) & 0x7FFFFFFF).amax(dims, keepdim=True) >> 23  # all values < 2^(this - 126)
-    shift = ((exponents.long() + (1075 - 126 - bits) << 52) + (1 << 51)).view(torch.float64)
-    return values.double().add_(shift).sub_(shift)  # the sum has 1.5 2^(52 - bits) times the bound for its leading bits
+    largest = (values.view(torch.int32) & 0x7F800000).amax(dims, keepdim=True)  # sign and fraction are zero
+    bound = largest.view(torch.float32).clamp_min(2.0**-126).double()  # all values are below twice it, or not finite
+    shift = bound * (1.5 * 2.0 ** (53 - bits))
+    return torch.add(values, shift).sub_(shift)  # the sum keeps as many bits as are asked for; NaN if not finite
 
 
 def _bits(terms: int, factors: int) -> int:
@@ -121,11 +122,35 @@ def _convolution_back(g: Tensor, x: Tensor, weight: Tensor, sizes: Any, *rest: A
 
 def _in_whole_vectors(operation: Any) -> Callable[..., Tensor]:
     def computed(x: Tensor) -> Tensor:
+        if x.numel() % _LANES == 0 and x.is_contiguous() and x.data_ptr() % _LANES == 0:
+            return operation(x)  # type: ignore[no-any-return]
         room = x.new_zeros(-(-x.numel() // _LANES) * _LANES)
         room[: x.numel()] = x.reshape(-1)
         return operation(room)[: x.numel()].view(x.shape)  # type: ignore[no-any-return]
 
     return computed
+
+
+_exp, _log = _in_whole_vectors(torch.exp), _in_whole_vectors(torch.log)
+
+
+def _log_softmax(x: Tensor, axis: int, half: bool) -> Tensor:
+    away = x - x.amax(axis, keepdim=True)
+    return away - _log(_sum(_exp(away), [axis], True))
+
+
+def _log_softmax_back(g: Tensor, y: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+    return g - _exp(y) * _sum(g, [axis], True)
+
+
+def _softmax(x: Tensor, axis: int, half: bool) -> Tensor:
+    shares = _exp(x - x.amax(axis, keepdim=True))
+    return shares / _sum(shares, [axis], True)
+
+
+def _softmax_back(g: Tensor, y: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+    sent = g * y
+    return sent - y * _sum(sent, [axis], True)
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
@@ -147,26 +172,40 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.add: lambda a, b, *, alpha=1: torch.add(a, _times(b, alpha)),
     aten.sub: lambda a, b, *, alpha=1: torch.sub(a, _times(b, alpha)),
     aten.rsub: lambda a, b, *, alpha=1: -(_times(a, alpha) - b),
+    aten._log_softmax: _log_softmax,
+    aten._log_softmax_backward_data: _log_softmax_back,
+    aten._softmax: _softmax,
+    aten._softmax_backward_data: _softmax_back,
+    aten.exp: _exp,
+    aten.log: _log,
     aten.pow: _power,
     aten.rsqrt: lambda x: x.sqrt().reciprocal(),
     aten.addcmul: lambda c, a, b, *, value=1: c + _times(a, value) * b,
     aten.lerp: lambda a, b, weight: a + weight * (b - a),
     aten.tanh_backward: lambda g, y: g * (1 - y * y),
     aten.sigmoid_backward: lambda g, y: g * ((1 - y) * y),
-    **{getattr(aten, name): _in_whole_vectors(getattr(torch, name)) for name in "exp expm1 log log1p tanh sigmoid".split()},
+    **{getattr(aten, name): _in_whole_vectors(getattr(torch, name)) for name in ("expm1", "log1p", "tanh", "sigmoid")},
 }
 _MOVES = (
-    "view _unsafe_view _reshape_alias expand permute transpose t unsqueeze squeeze select slice split split_with_sizes "
-    "unbind as_strided alias detach clone _to_copy copy cat stack index index_select gather embedding where masked_fill "
-    "constant_pad_nd new_zeros new_empty new_ones new_full zeros_like empty_like ones_like full_like zeros ones full "
-    "empty arange scalar_tensor lift_fresh slice_backward select_backward flip repeat diagonal triu tril new_empty_strided "
-    "empty_strided scatter zero fill max_pool2d_with_indices amax amin argmax sign relu maximum minimum clamp clamp_min "
-    "clamp_max eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not isnan isfinite any "
-    "all threshold_backward"
+    "view _unsafe_view _reshape_alias expand permute transpose t unsqueeze squeeze select slice split "
+    "split_with_sizes unbind as_strided alias detach clone _to_copy copy cat stack index index_select gather "
+    "embedding where masked_fill constant_pad_nd new_zeros new_empty new_ones new_full zeros_like empty_like "
+    "ones_like full_like zeros ones full empty arange scalar_tensor lift_fresh slice_backward select_backward flip "
+    "repeat diagonal triu tril new_empty_strided empty_strided scatter zero fill max_pool2d_with_indices amax amin "
+    "argmax sign relu maximum minimum clamp clamp_min clamp_max eq ne lt le gt ge logical_and logical_or logical_not "
+    "bitwise_and bitwise_or bitwise_not isnan isfinite any all threshold_backward"
 )
 _ROUNDED = "mul div neg abs sqrt reciprocal"
 _IN_TURN = "embedding_dense_backward scatter_add max_pool2d_with_indices_backward"
 _KNOWN = frozenset(f"{_MOVES} {_ROUNDED} {_IN_TURN}".split())
+
+
+@cache
+def _rule(operation: Any) -> Any:
+    """Return what computes an operation: a rule, or itself; None to take it apart."""
+    name = operation.overloadpacket.__name__
+    known = name in _KNOWN or name.removesuffix("_") in _KNOWN
+    return _RULES.get(operation.overloadpacket, operation if known else None)
 
 
 class Exact(TorchDispatchMode):
@@ -175,14 +214,14 @@ class Exact(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute one operation; `NoFixedOrder` refuses one that is not known."""
         named = kwargs or {}
-        rule = _RULES.get(func.overloadpacket)
+        rule = _rule(func)
+        if rule is func:
+            return func(*args, **named)
         if rule is not None:
             out = named.pop("out", named.pop("grad_input", None))
             made = rule(*args, **named)
             return made if out is None else out.copy_(made)
         name = func.overloadpacket.__name__
-        if name.removesuffix("_") in _KNOWN or name in _KNOWN:
-            return func(*args, **named)
         with self:
             if name.endswith("_") and hasattr(aten, name[:-1]):
                 return args[0].copy_(getattr(aten, name[:-1])(*args, **named))
