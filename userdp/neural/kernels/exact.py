@@ -159,6 +159,12 @@ def _power(x: Tensor, exponent: float) -> Tensor:
     return x.sqrt() if exponent == 0.5 else math.prod([x] * int(exponent))
 
 
+def _put(x: Tensor, places: Any, values: Tensor, accumulate: bool = False) -> Any:
+    if accumulate:
+        raise NoFixedOrder("sums of numbers put at the same place")
+    return aten.index_put(x, places, values)
+
+
 _RULES: dict[Any, Callable[..., Any]] = {
     aten.mm: _product,
     aten.bmm: _product,
@@ -179,6 +185,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.exp: _exp,
     aten.log: _log,
     aten.pow: _power,
+    aten.index_put: _put,
     aten.rsqrt: lambda x: x.sqrt().reciprocal(),
     aten.addcmul: lambda c, a, b, *, value=1: c + _times(a, value) * b,
     aten.lerp: lambda a, b, weight: a + weight * (b - a),
