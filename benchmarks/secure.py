@@ -27,7 +27,7 @@ SIZES = ((1_200, 3), (6_000, 30), (1_200, 100), (100_000, 3))
 """Users, and samples of each."""
 SMALL: tuple[dict[str, Any], ...] = ({"kind": "dp_fed_sgd", "rounds": 20}, {"kind": "auto"})
 QUIET = {"reference": False, "checkpoint": False, "anyway": True}
-PRIVACY = {"epsilon": 2.0, "delta": 1e-6, "progress": False, "output": QUIET}
+PRIVACY: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "progress": False, "output": QUIET}
 Run = Callable[..., Any]
 """A run with the noise that it is given by name."""
 
@@ -41,7 +41,7 @@ class Steps(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         found = self.layer(self.into(rows.unsqueeze(-1)))
-        return self.out((found[0] if isinstance(found, tuple) else found)[:, -1])
+        return self.out((found[0] if isinstance(found, tuple) else found)[:, -1])  # type: ignore[no-any-return]
 
 
 def perceptron() -> nn.Module:

@@ -100,7 +100,7 @@ class Engine:
 
     def _order(self, choice: Choice) -> AbstractContextManager[object]:
         """Return the context of one call: users who share it within a fixed order are computed exactly."""
-        return Exact() if choice.grouped and order_is_fixed() else nullcontext()
+        return Exact() if choice.grouped and order_is_fixed() else nullcontext()  # type: ignore[no-untyped-call]
 
     def sizes(self) -> dict[str, int | float]:
         """Return the module's parameters and what computing takes, as `strategies.core.about.MEANINGS` names it."""

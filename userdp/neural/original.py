@@ -270,7 +270,7 @@ class Original:
     def computes_exactly(self, kind: Kind) -> bool:
         """Return whether two users can be computed at once by `Exact`, by a trial on the processor."""
         try:
-            with Exact():
+            with Exact():  # type: ignore[no-untyped-call]
                 self._two_together(kind)
         except Exception:  # any error of the module
             return False

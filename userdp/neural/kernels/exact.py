@@ -58,7 +58,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(_grid(a, -1, bits), _grid(b, -2, bits)).to(a.dtype)
 
 
-def _product_and(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def _product_and(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
     return _times(c, beta) + _times(_product(a, b), alpha)
 
 
@@ -95,17 +95,17 @@ def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> 
     if rest[3]:
         raise NoFixedOrder("a transposed convolution")
     terms = weight[0].numel()
-    found = aten.convolution(_by_group(x, rest[-1], -1, terms), _by_group(weight, 1, -1, terms), None, *rest)
+    found: Tensor = aten.convolution(_by_group(x, rest[-1], -1, terms), _by_group(weight, 1, -1, terms), None, *rest)
     found = found.to(x.dtype)
     return found if bias is None else found + bias.view(-1, *[1] * (x.ndim - 2))
 
 
 def _convolution_back(g: Tensor, x: Tensor, weight: Tensor, sizes: Any, *rest: Any) -> tuple[Tensor | None, ...]:
-    *rest, groups, wanted = rest
-    if rest[3]:
+    *settings, groups, wanted = rest
+    if settings[3]:
         raise NoFixedOrder("a transposed convolution")
     back = partial(aten.convolution_backward, bias_sizes=None)
-    named = dict(zip(("stride", "padding", "dilation", "transposed", "output_padding"), rest, strict=True))
+    named = dict(zip(("stride", "padding", "dilation", "transposed", "output_padding"), settings, strict=True))
     found: list[Tensor | None] = [None, None, None]
     if wanted[0]:
         terms = weight[:, 0].numel() // groups
@@ -153,7 +153,7 @@ def _softmax_back(g: Tensor, y: Tensor, axis: int, dtype: torch.dtype) -> Tensor
     return sent - y * _sum(sent, [axis], True)
 
 
-def _power(x: Tensor, exponent: float) -> Tensor:
+def _power(x: Tensor, exponent: float) -> Any:
     if exponent not in (0.5, 1, 2, 3):
         raise NoFixedOrder(f"the power {exponent}")
     return x.sqrt() if exponent == 0.5 else math.prod([x] * int(exponent))
@@ -215,7 +215,7 @@ def _rule(operation: Any) -> Any:
     return _RULES.get(operation.overloadpacket, operation if known else None)
 
 
-class Exact(TorchDispatchMode):
+class Exact(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes every operation of torch within its block as the module says."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
