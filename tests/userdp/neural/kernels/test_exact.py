@@ -20,6 +20,10 @@ def test_no_order_of_terms_changes_a_product_or_a_sum(terms, seed):
     assert found.equal(again)
     assert found.equal(alone)
     assert total.equal(turned)
+    twice, opposed = torch.cat([order, terms + order]), torch.cat([b, -b])
+    with Exact():
+        nothing = torch.cat([a, a], 1)[:, twice] @ opposed[twice]
+    assert not nothing.any()  # whatever is rounded does not cancel
     exact, largest = a.double() @ b.double(), a.abs().amax(1, keepdim=True) * b.abs().amax(0)
     assert ((found - exact).abs() <= terms * 2.0**-18 * largest).all()
 
