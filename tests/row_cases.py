@@ -33,6 +33,7 @@ def questions(problem, rng):
         **dict.fromkeys(("user_gradient", "rough_user_gradient", "gradient_votes", "sample_sum"), ({}, {})),
         "clipped_sample_sum": ({"sample_clip_norm": 0.3}, {}),
         "filled": ({}, {}),
+        "local_update": ({"step_size": 1e-6, "epochs": 2, "batch_size": 2, "key": 7}, {}),
         "loss_sizes": ({}, {"edges": EDGES}),
         "loss_answer": ({"limit": 2.0}, {}),
         "improved": ({}, {"initial": np.full(dimension, 0.01)}),

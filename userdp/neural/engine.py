@@ -2,9 +2,19 @@
 
 Users are grouped by rising size, and smaller ones are padded to the largest with weights of zero. A piece never holds
 more samples than `memory` allows, as measured on the module; larger users are computed in pieces.
+
+*Formal guarantees.* Within `userdp.arrays.fixed_order` a user's row and losses follow to the last bit from the model,
+the way that the `Tuner` chose before any data, and that user's samples alone. *Why.* Either every operation of a call
+with several users is one of `userdp.neural.kernels.exact`, which a trial on made-up users shows beforehand; users are
+padded to the next power of two, which their number of samples determines. Or every call holds one user: the same
+operations of the same shapes, on one thread and in memory that torch places alike, whoever else is there. Modules in
+float64 or bfloat16, on a GPU, that draw random numbers, mix samples or need other operations are computed that way, and
+so are all losses; others the faster way, as measured.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,10 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from userdp.arrays.fixed_order import order_is_fixed
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.neural.chance import coins
 from userdp.neural.devices import seconds
+from userdp.neural.kernels.exact import Exact, is_exact
 from userdp.neural.model import DrewForTheFirstTime, Model
 from userdp.neural.samples import Held
 from userdp.neural.shared import SharedModule
@@ -34,7 +46,7 @@ class Engine:
         self.model, original = model, model.original
         if execution == "grouped":
             model.check_together()
-        self.tuner = Tuner(
+        plain = Tuner(
             execution=execution,
             own_layers=model.kernels == "own",
             together=not original.in_training.apart,
@@ -44,18 +56,28 @@ class Engine:
             sample_bytes=original.bytes_of_a_sample(),
             model_bytes=model.dimension * original.dtype.itemsize,
         )
+        exact = plain.together and plain.padded and model.computes_exactly()
+        self._tuners = {False: plain, True: replace(plain, together=exact, doubled=True)}
+
+    @property
+    def tuner(self) -> Tuner:
+        """The tuner of calls in any order, or within `userdp.arrays.fixed_order` that of calls in a fixed one."""
+        return self._tuners[order_is_fixed()]
 
     def use_device(self, device: Device) -> None:
         """Compute on this device from now on."""
         self.model.use_device(device)
-        self.tuner = self.tuner.unsettled()
+        self._tuners = self._unsettled()
+
+    def _unsettled(self) -> dict[bool, Tuner]:
+        return {fixed: tuner.unsettled() for fixed, tuner in self._tuners.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the choice out if other processes may have other devices; on processors make it first, for all."""
         if self.model.asked_device == "cpu":
             self.settle()
             return self.__dict__
-        return self.__dict__ | {"tuner": self.tuner.unsettled()}
+        return self.__dict__ | {"_tuners": self._unsettled()}
 
     def settle(self) -> None:
         """Find the fastest execution, once."""
@@ -69,7 +91,16 @@ class Engine:
         model.begin(None, own_layers=choice.own_layers)
         models = model.tensor(model.initial).expand(users, -1)
         own, held = np.tile(np.arange(size), (users, 1)), model.held(block, np.zeros(users, dtype=np.int64))
-        return partial(model.gradients, models, held, own, np.full(own.shape, 1 / size), self.tuner.most_samples)
+
+        def computed() -> Tensor:
+            with self._order(choice):
+                return self._gradients(held, models, own, np.full(own.shape, 1 / size))
+
+        return computed
+
+    def _order(self, choice: Choice) -> AbstractContextManager[object]:
+        """Return the context of one call: users who share it within a fixed order are computed exactly."""
+        return Exact() if choice.grouped and order_is_fixed() else nullcontext()  # type: ignore[no-untyped-call]
 
     def sizes(self) -> dict[str, int | float]:
         """Return the module's parameters and what computing takes, as `strategies.core.about.MEANINGS` names it."""
@@ -122,6 +153,9 @@ class Engine:
         return losses, outputs, targets
 
     def _gradients(self, held: Held, models: Tensor, own: NDArray[np.int64], weights: Array) -> Tensor:
+        if is_exact():  # so that a user's samples alone say how many it is padded to
+            more = (0, 0), (0, (1 << (own.shape[1] - 1).bit_length()) - own.shape[1])
+            own, weights = np.pad(own, more, mode="edge"), np.pad(weights, more)
         return self.model.gradients(models, held, own, weights, self.tuner.most_samples)
 
     def _rows(self, models: Array, block: Block, compute: Callable[[NDArray[np.int64]], Tensor]) -> Array:
@@ -135,7 +169,9 @@ class Engine:
             for users in self.tuner.groups(block.sizes):
                 key = None if keys is None else keys[users[0]]
                 model.begin(key, own_layers=self.tuner.choice.own_layers)
-                result[users] = model.rows(compute(users))
+                with self._order(self.tuner.choice):
+                    found = compute(users)
+                result[users] = model.rows(found)
             return result
 
         return self._computed(rows)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from userdp.arrays.fixed_order import order_is_fixed
 from userdp.arrays.types import Array
 from userdp.data.block import Block
 from userdp.neural.chance import coins, own_randomness, seed_from, set_torch_state, torch_state
@@ -90,6 +91,10 @@ class Model:
     def check_together(self) -> None:
         """Refuse (`BadInput`) a module of which several users cannot be computed at once."""
         self.original.check_together(self._kind(), self.kernels)
+
+    def computes_exactly(self) -> bool:
+        """Return whether all its operations are known to `userdp.neural.kernels.exact`, by a trial on made-up users."""
+        return self.asked_device == "cpu" and self.original.computes_exactly(self._kind())
 
     def use_device(self, device: Device) -> None:
         """Compute on this device from now on."""
@@ -183,7 +188,7 @@ class Model:
     def piecewise(self, model: Tensor, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield `outputs_of` in pieces; of one user at a time, if samples cannot be computed side by side."""
         for _, part in parts(block):
-            apart = self.original.in_evaluation.apart
+            apart = self.original.in_evaluation.apart or order_is_fixed()
             found = None if apart else self.outputs_of(model, part)
             if found is not None and (part.users == 1 or self._place.still.unchanged):
                 yield found

@@ -21,6 +21,7 @@ from userdp.neural.chance import own_randomness
 from userdp.neural.devices import computing
 from userdp.neural.habits import MADE_UP, PROCESSOR, Habits, first_line, habits
 from userdp.neural.isolation import Copies, Pair, as_trained
+from userdp.neural.kernels.exact import Exact, is_exact
 from userdp.neural.kernels.layers import Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.samples import Samples
@@ -169,7 +170,7 @@ class Original:
 
     def sum_of_losses(self, pair: Pair, models: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Sum G users' losses at their own models (G, p); its gradient by a user's model is that user's."""
-        if len(models) == 1:
+        if len(models) == 1 and not is_exact():
             return self.loss(pair, models[0], inputs[0], targets[0], weights[0])
         if self._shared is not None and self._shared.side_by_side:
             joined = inputs.flatten(0, 1), targets.flatten(0, 1), weights.flatten()
@@ -250,18 +251,30 @@ class Original:
             raise BadInput(
                 f"{refused} {self.in_training}, so its users are computed one after the other; use 'auto' or 'loop'"
             )
-        model, *samples = self._made_up(self._trial.corners(), False)
-        inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self.dtype)))
-        models = model.expand(2, -1).clone().requires_grad_()
         try:
-            with computing(PROCESSOR), own_randomness(PROCESSOR):
-                torch.autograd.grad(self.sum_of_losses(self.copy(kind), models, inputs, targets, weights), models)
+            self._two_together(kind)
         except Exception as error:  # any error of the module
             other = "" if kernels == "own" else ", or problem.kernels = 'own', which can do so for nn.GRU and nn.LSTM"
             said = f"{type(error).__name__}: {first_line(error)}"
             raise BadInput(
                 f"{refused} cannot be computed for several users at once ({said}); use 'auto' or 'loop'{other}"
             ) from error
+
+    def _two_together(self, kind: Kind) -> None:
+        model, *samples = self._made_up(self._trial.corners(), False)
+        inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self.dtype)))
+        models = model.expand(2, -1).clone().requires_grad_()
+        with computing(PROCESSOR), own_randomness(PROCESSOR):
+            torch.autograd.grad(self.sum_of_losses(self.copy(kind), models, inputs, targets, weights), models)
+
+    def computes_exactly(self, kind: Kind) -> bool:
+        """Return whether two users can be computed at once by `Exact`, by a trial on the processor."""
+        try:
+            with Exact():  # type: ignore[no-untyped-call]
+                self._two_together(kind)
+        except Exception:  # any error of the module
+            return False
+        return True
 
     def bytes_of_a_sample(self) -> int:
         """Measure the bytes that the backward pass keeps of a sample, beside those of parameters."""

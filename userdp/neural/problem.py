@@ -84,6 +84,7 @@ class TorchProblem(Problem):
 
     name = "torch"
     summary = "any torch module with a loss; no certificate"
+    fixed_order = True
     node_bytes = 1
 
     def __init__(

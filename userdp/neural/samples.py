@@ -45,7 +45,8 @@ class Rows:
     def tensors(self, block: Block, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of the samples at ``rows`` (...)."""
         features = torch.as_tensor(block.dense_features[rows])
-        inputs = features.long() if self.levels is not None else features.to(self.dtype)
+        # A copy, because torch places its own memory alike for everybody.
+        inputs = features.long() if self.levels is not None else features.to(self.dtype, copy=True)
         if self.shape is not None:
             inputs = inputs.reshape(*rows.shape, *self.shape)
         return inputs, torch.as_tensor(bounds.targets_of(block)[rows]).to(self.dtype) if self.has_targets else inputs

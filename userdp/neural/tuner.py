@@ -64,6 +64,8 @@ class Tuner:
     """Bytes of a user's parameters."""
     padded: bool = True
     """True if users may be padded to the size of others, which calls for no more than twice the work."""
+    doubled: bool = False
+    """True if users are padded to the next power of two, and share calls with such users alone."""
     choice: Choice = field(init=False)
     """The present way of computing gradients."""
 
@@ -93,8 +95,12 @@ class Tuner:
         sorted_sizes, last = sizes[order], len(order)
         while last > 0:
             largest = int(sorted_sizes[last - 1])
+            least = (largest + 1) // 2 if self.padded else largest
+            if self.doubled:
+                largest = 1 << (largest - 1).bit_length()
+                least = largest // 2 + 1
             room = max(1, min(choice.samples, self.most_samples) // largest)
-            alike = int(np.searchsorted(sorted_sizes, (largest + 1) // 2 if self.padded else largest))
+            alike = int(np.searchsorted(sorted_sizes, least))
             first = max(0, last - min(room, self.most_users), alike)
             yield order[first:last]
             last = first

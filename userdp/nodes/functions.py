@@ -121,7 +121,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         keeps_zeros=True,
         fixed_order=True,
     ),
-    "local_update": RowFunction(local_update),
+    "local_update": RowFunction(local_update, fixed_order=True),
     "column_scales": RowFunction(moments.column_scales, _of_scaled_columns(lambda d: 2 * d), fixed_order=True),
     "moment_size": RowFunction(moments.moment_size, _one_number, fixed_order=True),
     "second_moments": RowFunction(

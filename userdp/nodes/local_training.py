@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from userdp.arrays.fixed_order import order_is_fixed
 from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
@@ -184,6 +185,9 @@ def local_update(problem: Problem, x: Vector, block: Block, **parameters: float)
     training = LocalTraining(**parameters)
     if isinstance(problem, TrainsLocally):
         return problem.local_updates(x, block, training)
+    if order_is_fixed() and block.users > 1:  # scores at users' own models are products in no fixed order
+        users = (block.part(user, user + 1) for user in range(block.users))
+        return np.concatenate([local_update(problem, x, user, **parameters) for user in users])
     start = np.broadcast_to(x, (block.users, len(x)))
 
     def gradients(models: Array, own: NDArray[np.int64], weights: Array) -> Array:
