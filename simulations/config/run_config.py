@@ -30,6 +30,7 @@ from userdp.settings import Section, path_of, shown
 from userdp.tracebacks import without_internals
 
 REFERENCE = "non_private"  # the strategy that others are compared with
+_FORM = "section.key=value, such as privacy.epsilon=2"
 LEAST_HELD_OUT = 2  # fewest users who can evaluate models privately
 DEFAULT = "auto"  # the strategy of a file that names none
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"  # the pattern of names that files and accounts may have
@@ -221,9 +222,7 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"the configuration file {path} is not valid TOML: {error}") from None
     except (RecursionError, ValueError):
-        raise BadInput(
-            f"the configuration file {path} is nested too deeply, or has a number too long to read"
-        ) from None
+        raise BadInput(f"the configuration file {path} is nested too deeply, or has too long a number") from None
     return overridden(raw, overrides)
 
 
@@ -362,10 +361,7 @@ def _model_of(
 
 
 def overridden(
-    raw: dict[str, Any],
-    overrides: Sequence[str],
-    option: str = "--set",
-    form: str = "section.key=value, such as privacy.epsilon=2",
+    raw: dict[str, Any], overrides: Sequence[str], option: str = "--set", form: str = _FORM
 ) -> dict[str, Any]:
     """Set keys of the values of a file, each written in this ``form``; BadInput, which names the option, otherwise."""
     for override in overrides:

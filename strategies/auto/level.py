@@ -32,7 +32,7 @@ LONGEST_BALANCE = 1.0  # Largest move of everybody's score for the balance
 
 
 BEND = math.pi / 8
-"""Of normal log-odds with variance v, the mean rate has log-odds of about their mean over ``sqrt(1 + BEND v)``."""
+"""The mean rate of normal log-odds with variance v has log-odds of about their mean over ``sqrt(1 + BEND v)``."""
 
 
 def _mean_target(low: float, high: float) -> Computation:

@@ -371,11 +371,11 @@ def test_a_ridge_is_part_of_the_curvature(ridge):
 
 def test_an_optimum_beyond_the_domain_is_approached_at_its_edge():
     rng = np.random.default_rng(11)
-    rows = rng.normal(size=(4000, 2)) * [0.3, 0.03]
+    rows = rng.normal(size=(16000, 2)) * [0.3, 0.03]
     targets = np.clip(rows @ [3.0, 10.0], -2, 2)
-    federation = federation_of(rows, [4] * 1000, targets)
+    federation = federation_of(rows, [4] * 4000, targets)
     problem = Squared(2, np.inf, 0.5, low=-2.0, high=2.0)
-    method = make(Auto, problem, 1000, 8.0, 1e-5)
+    method = make(Auto, problem, 4000, 8.0, 1e-5)
     np.testing.assert_allclose(final(run(method, federation)), 0.5, atol=0.02)
     assert np.abs(method.memory.model).max() <= 0.5 + 1e-9  # the descent itself has not left it
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -156,7 +157,7 @@ def test_a_half_filled_table_does_not_stop(settings):
     assert trained.guarantee.epsilon == pytest.approx(4.0, rel=1e-6)
 
 
-def test_a_lagged_column_which_each_persons_first_rows_lack_trains_as_if_these_rows_were_not_there():
+def test_a_lagged_column_which_each_persons_first_rows_lack_trains_about_as_if_these_rows_were_not_there():
     frame = table(lambda number: "" if number % 5 < 2 else number % 7, rows=5)
     frame["ill"] = np.where(frame.height > 175, "yes", "no")
     trained, without = (
@@ -164,7 +165,7 @@ def test_a_lagged_column_which_each_persons_first_rows_lack_trains_as_if_these_r
         for one in (frame, frame[frame.visited != ""])
     )
     assert trained.rounds["fact.filled_share"].iloc[0] == pytest.approx(0.8, abs=0.02)
-    np.testing.assert_array_equal(trained.model, without.model)
+    np.testing.assert_allclose(trained.model, without.model, atol=2e-3)  # rows unheard make the constant less certain
     verdict = standing(trained.result, Usable.of(trained.rounds))
     assert (verdict.kind, verdict.title) == ("even", "Better than the best constant, without much of the data")
     assert standing(without.result, Usable.of(without.rounds)).kind == "good"
@@ -186,7 +187,9 @@ def test_it_stops_where_the_released_share_is_below_a_tenth_and_noise_lets_it_be
         with pytest.raises(RunFailed, match=SENTENCE):
             Filled().take(None, np.zeros(1), fixed)
     else:
-        facts = Filled().take(None, np.zeros(1), fixed)
+        progress = SimpleNamespace(silent=None)
+        facts = Filled().take(progress, np.zeros(1), fixed)
+        assert progress.silent == max(0.0, 1 - facts["filled_share"] - 2 * deviation)
         assert facts == {"filled_share": max(told + 0.5, 0.0), "noise_deviation": deviation}
     assert bool(doubts(deviation)) == (deviation > MOST_NOISE)
 

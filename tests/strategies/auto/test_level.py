@@ -11,7 +11,9 @@ from strategies import Auto
 from strategies.auto.choice import Choice
 from strategies.auto.level import Balance, ClassShares, Counts, Level, unevenness
 from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, clip_width
+from userdp.data.block import Block
 from userdp.errors import BadInput
+from userdp.nodes.moments import mean_target
 from userdp.problems import Logistic, OneHotLogistic, OneHotPoisson, OneHotSquared, Poisson, Quadratic, Softmax, Squared
 
 USERS = 1500
@@ -184,6 +186,16 @@ def test_a_plan_warns_of_counts_that_the_radius_does_not_reach():
 
 def of_radius(radius):
     return make(Auto, Poisson(2, 3.0, radius, count_bound=20.0, intercept=True), USERS, 4.0, 1e-4)
+
+
+def test_the_spread_beside_a_mean_target_moves_no_sum_further():
+    """No user's numbers are longer than 1/2, nor those of two users further apart than 1, whatever their targets."""
+    targets = np.linspace(0, 10, 201, dtype=np.float32)
+    block = Block(np.ones((201, 1), dtype=np.float32), np.arange(202), targets)
+    found = mean_target(FAMILIES["squared"], np.zeros(1), block, 0.0, 10.0)
+    apart = np.linalg.norm(found[:, None] - found, axis=2)
+    assert np.linalg.norm(found, axis=1).max() == pytest.approx(Level.movement.added)
+    assert apart.max() == pytest.approx(Level.movement.replaced)
 
 
 def test_gradients_make_the_constant_better_where_the_range_is_wide():

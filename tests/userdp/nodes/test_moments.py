@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies.auto.level import Level
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
@@ -176,16 +175,6 @@ def test_a_mean_target_is_that_of_a_users_targets_held_to_their_interval():
     block = Block(np.ones((4, 1), dtype=np.float32), np.array([0, 2, 4]), targets)
     found = mean_target(MODELS[2], np.zeros(4), block, 0.0, 10.0)
     np.testing.assert_allclose(found, [[-0.3, 2 * 0.2 * 0.8], [0.0, 2 * 0.5 * 0.5]])
-
-
-def test_the_spread_beside_a_mean_target_moves_no_sum_further():
-    """Of users with any mean target, none is longer than 1/2, and no two are further apart than 1."""
-    targets = np.linspace(0, 10, 201, dtype=np.float32)
-    block = Block(np.ones((201, 1), dtype=np.float32), np.arange(202), targets)
-    found = mean_target(MODELS[2], np.zeros(4), block, 0.0, 10.0)
-    apart = np.linalg.norm(found[:, None] - found, axis=2)
-    assert np.linalg.norm(found, axis=1).max() == pytest.approx(Level.movement.added)
-    assert apart.max() == pytest.approx(Level.movement.replaced)
 
 
 def test_shares_of_classes_are_those_of_a_users_samples_and_no_other_class_counts():
