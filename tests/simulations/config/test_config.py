@@ -456,5 +456,5 @@ def test_held_out_users_evaluate_by_default_where_noise_protects_people_and_thei
 @pytest.mark.parametrize("text", ["name = " + "[" * 100_000, "seed = " + "9" * 5000])
 def test_a_file_that_python_cannot_hold_is_refused(text, tmp_path):
     (tmp_path / "file.toml").write_text(text)
-    with pytest.raises(BadInput, match="nested too deeply, or has a number too long"):
+    with pytest.raises(BadInput, match="nested too deeply, or has too long a number"):
         load_config(tmp_path / "file.toml")
