@@ -366,7 +366,8 @@ LEARNING = {
     "SimpleImputer": SimpleImputer(),
     "SimpleImputer with strategy='constant'": SimpleImputer(strategy="constant"),
     "categories='auto'": OneHotEncoder(),
-    "min_frequency": OneHotEncoder(categories=[[1], [2]], handle_unknown="ignore", min_frequency=3),
+    "with min_frequency": OneHotEncoder(categories=[[1], [2]], handle_unknown="ignore", min_frequency=3),
+    "or max_categories": OneHotEncoder(categories=[[1], [2]], handle_unknown="ignore", max_categories=1),
     "handle_unknown='error'": OneHotEncoder(categories=[np.unique(NUMBERS.age), np.unique(NUMBERS.dose)]),
     "a function that chooses": ColumnTransformer([("all", Doubled(), list)]),
 }

@@ -159,6 +159,15 @@ def test_the_dimension_follows_from_the_declared_data(problem, data, dimension):
         build_problem(parse_config(raw))
 
 
+@pytest.mark.parametrize("wanted", [None, True, False])
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_where_noise_protects_people_nothing_without_privacy_is_computed_or_shown_by_default(noise, wanted):
+    config = parse_config(changed(privacy__noise=noise))
+    output = config.output.model_copy(update={"reference": wanted, "private_figures": wanted})
+    config = config.model_copy(update={"output": output})
+    assert config.trains_reference == config.shows_private == (noise == "seeded" if wanted is None else wanted)
+
+
 def test_a_tables_shape_follows_from_its_declarations_alone():
     problem = build_problem(parse_config(changed(problem={"kind": "logistic"}, **table())))
     # height, three teams, the intercept; |height| <= 1, one team at most, the intercept's 1.

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -165,21 +166,22 @@ def test_where_a_coin_decides_whether_a_replaced_user_is_there_noise_is_for_oppo
         assert shares.mechanism(0, movement).l2_sensitivity == pytest.approx(2.0 / 200)
 
 
-@every_round
-def test_what_follows_a_round_follows_from_what_it_released(name, index):
-    """Other users lead to the same model, coordinates and clips if the answers of `Release` are the same."""
-    ends = []
-    for data in (people(np.full((8, 2), 0.5), np.ones(8)), people(np.full((8, 2), -3.0), np.zeros(8))):
-        method = at(name, index)
-        x = method.problem.domain.project(method.memory.model)
-        values = gathered(method, data, index, x).values
-        facts = method.scheme.stages[index].take(method.memory, values, Watched(answer=0.125))
-        state = method.memory
-        found = None if state.inference is None else state.inference.state()
-        ends.append(
-            (facts, state.model, state.coordinates, state.radius, state.centre.radius, state.centre.point, found)
-        )
-    np.testing.assert_equal(ends[0], ends[1])
+@pytest.mark.parametrize("name", [*PROBLEMS, "rates"])
+def test_what_follows_a_round_follows_from_what_it_released(name):
+    """Other users lead to the same memory of the server if the answers of `Release` are the same."""
+    problem = PROBLEMS.get(name) or Logistic(COLUMNS, np.inf, 5.0, intercept=True)
+    method, laws = (
+        make(Auto, problem, USERS, delta=1e-3, **OPTIONS.get(name, {})),
+        [np.random.default_rng(seed) for seed in (1, 2)],
+    )
+    for index, stage in enumerate(method.scheme.stages):
+        x, ends = method.problem.domain.project(method.memory.model), []
+        for rng in laws:
+            rows, targets = rng.normal(size=(2 * USERS, COLUMNS)), rng.integers(0, 2, 2 * USERS)
+            sums, memory = gathered(method, people(rows, targets), index, x).values, deepcopy(method.memory)
+            ends.append((stage.take(memory, sums, Watched(answer=0.125)), memory.state()))
+        np.testing.assert_equal(ends[0], ends[1])
+        stage.take(method.memory, sums, Watched())
 
 
 @given(arrays(np.float64, (2, 3, 3), elements=st.floats(-5, 5)))

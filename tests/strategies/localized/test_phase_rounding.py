@@ -212,3 +212,22 @@ def test_the_noise_of_tested_phases_covers_iterates_and_scores():
     assert method.scheme.price.rounding == pytest.approx(iterates + scores, rel=1e-12, abs=0.0)
     assert noise_again(method, 0, 1).slack == rounding_slack(200, 1.0, method.scheme.price.rounding)
     assert 1e-6 < noise_again(method, 0, 1).slack < 1e-3
+
+
+def test_the_noise_of_clipped_phases_covers_the_steps_of_each():
+    """Later clips are narrower, and rounding is a larger part of what a user moves within them."""
+    problem = Quadratic(3, 3.0, 5.0)
+    method = secure(LocalizedClipping, problem, 8000, phases=3, steps=4, deviation=0.1, shrink=0.1)
+    batch = method.plan.numbers["batch"]
+    by_phase = [
+        phase_rounding(
+            problem,
+            steps=phase.steps,
+            rate=phase.learning_rate,
+            sensitivity=2 * phase.width / batch,
+            error=batch * 2.0**-53 * phase.width,
+            longest=phase.width,
+        )
+        for phase in method.scheme.phases
+    ]
+    assert by_phase[0] < by_phase[1] < by_phase[2] <= method.scheme.price.rounding
