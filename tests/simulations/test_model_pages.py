@@ -1,6 +1,7 @@
 """The programs of docs/bring-a-table.md and docs/plan-and-predict.md, run as written."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,13 @@ def test_the_commands_that_follow_a_run_work_on_the_run_of_the_page_before(tmp_p
     people = pd.read_csv(write_table(tmp_path / "others.csv", users=3000)).rename(columns={"who": "person"})
     for name in ("heights.csv", "others.csv"):
         people.to_csv(name, index=False)
+    people.to_csv("german.csv", index=False, sep=";", decimal=",")
     (tmp_path / "heights.toml").write_text(programs("train.md", "toml")[0], encoding="utf-8")
     commands = [line for block in programs("plan-and-predict.md", "") for line in block.splitlines()]
     commands = [line for line in commands if re.match("userdp (run|predict|report|export) ", line)]
     assert len(commands) > 5
     for command in ["userdp run heights.toml", *commands]:
-        done = call(*command.split()[1:])
+        done = call(*shlex.split(command)[1:])
         assert done.exit_code == 0, (command, done.output)
 
 
