@@ -89,6 +89,11 @@ def of_a_change(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
     return chosen
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes in a case's name are their number: packed files hold the second, and workers must collect equal names."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
 def pytest_collection_finish() -> None:
     """Everything imported and collected lives to the end: the garbage collector need not look at it again and again."""
     gc.freeze()

@@ -32,6 +32,10 @@ def bits(path, **changes):
     return [block.features[block.offsets[user] : block.offsets[user + 1]].tobytes() for user in users]
 
 
+def packed(text):
+    return gzip.compress(text.encode(), mtime=0)
+
+
 def parquet():
     file = io.BytesIO()
     pq.write_table(pa.table({"pid": ["007"], "age": [1], "dose": [1], "stadt": ["Ulm"]}), file)
@@ -46,10 +50,10 @@ def parquet():
         ("a.csv", GERMAN, MARKS),
         ("a.csv", GERMAN.encode("cp1252"), MARKS | {"encoding": "cp1252"}),
         ("a.csv", TEXT.encode("utf-16"), {"encoding": "utf-16"}),
-        ("a.csv.gz", gzip.compress(TEXT.encode()), None),
-        ("a.csv.gz", gzip.compress(GERMAN.encode()), CsvForm(**MARKS)),
+        ("a.csv.gz", packed(TEXT), None),
+        ("a.csv.gz", packed(GERMAN), CsvForm(**MARKS)),
         ("a.tsv", TEXT.replace(",", "\t"), None),
-        ("a.tsv.gz", gzip.compress(TEXT.replace(",", "\t").encode()), None),
+        ("a.tsv.gz", packed(TEXT.replace(",", "\t")), None),
         ("a.tsv", GERMAN, MARKS),
         ("a.csv", TEXT.replace(",", "|").replace("\n", "\r\n"), {"separator": "|"}),
         ("a.csv", TEXT.replace("1000.25", '"1,000.25"'), {"thousands": ","}),
@@ -95,7 +99,7 @@ def test_a_file_is_read_as_it_is_declared(tmp_path, name, content, csv):
         ("a.csv", TEXT.replace("stadt", "stadt,age", 1), {}, "has column 'age' more than once"),
         ("a.csv", parquet(), {}, "is no text, but a Parquet file: name it .parquet"),
         ("a.tsv", b"PK\x03\x04", {}, "is no text, but a zip archive, as Excel's files are: name it .xlsx"),
-        ("a.csv", gzip.compress(TEXT.encode()), {}, "is no text, but compressed by gzip: name it .csv.gz"),
+        ("a.csv", packed(TEXT), {}, "is no text, but compressed by gzip: name it .csv.gz"),
         ("a.csv.gz", TEXT, {}, "cannot be read as csv"),
         ("a.xls", b"x", {}, r"ends with '\.xls'; use \.csv, \.tsv \(both also with \.gz\), \.xlsx or \.parquet"),
         ("a.parquet.gz", b"x", {}, r"ends with '\.gz'; use \.csv"),
