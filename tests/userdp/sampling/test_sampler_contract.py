@@ -164,7 +164,7 @@ def test_a_sampler_from_outside_that_prices_too_little_never_runs(name, tmp_path
     file = tmp_path / "mine.py"
     file.write_text(f"from {__name__} import SameCohort\n\n\nclass Mine(SameCohort):\n    pass\n", encoding="utf-8")
     monkeypatch.setitem(SAMPLERS.installed, "mine", f"{__name__}:SameCohort")
-    with pytest.raises(ContractBroken, match="(Mine|SameCohort) prices less than it draws"):
+    with pytest.raises(ContractBroken, match=r"(Mine|SameCohort) prices less than it draws"):
         sampler_of("mine" if name == "package" else f"{file}:Mine", Wanted(1000, 4, cohort=100))
 
 
