@@ -68,6 +68,8 @@ class Engine:
         """Compute on this device from now on."""
         self.model.use_device(device)
         self._tuners = self._unsettled()
+        if device != "cpu":
+            self._tuners[True].keep_apart()
 
     def _unsettled(self) -> dict[bool, Tuner]:
         return {fixed: tuner.unsettled() for fixed, tuner in self._tuners.items()}
