@@ -1,6 +1,7 @@
 """Within a fixed order a module's rows and losses have the same bits alone and in any company."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,7 +58,8 @@ def computed(problem, block):
     x = problem.initial() * 1.1 + 0.01
     losses = problem.sample_losses(x, block)
     by_user = [losses[first:last] for first, last in zip(block.offsets, block.offsets[1:], strict=False)]
-    return problem.user_gradients(x, block), problem.local_updates(x, block, TRAINING), by_user
+    updates = (problem.local_updates(x, block, each) for each in (TRAINING, replace(TRAINING, steps=3)))
+    return problem.user_gradients(x, block), *updates, by_user
 
 
 def compared(name, way, seeds):
