@@ -259,7 +259,6 @@ MORE = {
     "auto, linear model": (Auto, squares(), {}),
     "auto, at the edge": (Auto, squares(0.05), {}),
     "auto, classes": (Auto, Logistic(2, np.inf, 5.0, ridge=0.1), {}),
-    "auto, rates": (Auto, Logistic(2, np.inf, 5.0, intercept=True), {}),
     "auto, several classes": (Auto, Softmax(3, 2, np.inf, 5.0, intercept=True), {}),
     "auto, counts": (Auto, Poisson(2, 4.0, 1.0, count_bound=9.0, intercept=True), {}),
     "auto, coefficients": (Auto, Poisson(2, 4.0, 1.0, count_bound=9.0, intercept=True), {"coefficients": 0.4}),

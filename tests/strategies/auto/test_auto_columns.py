@@ -14,7 +14,6 @@ from strategies.auto.choice import Choice
 from strategies.auto.column_coordinates import SHOWN, ColumnCoordinates
 from strategies.auto.columns import ColumnMoments, SumOfColumns, column_coordinates
 from strategies.auto.level import Counts
-from strategies.auto.progress import Known
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.computations import Computation
@@ -211,14 +210,6 @@ def test_a_prediction_is_doubted_only_where_columns_come_together():
         coordinates = ColumnCoordinates.plain(3, entries, 0.0)
         coordinates.learn(np.array([0.4, 0.2, 0.1]), 1e-9, 0.0)
         np.testing.assert_allclose(coordinates.doubt(np.array([2.0, 1.0, 0.0, 3.0])), factor * np.array([4, 1, 0, 0]))
-
-
-def test_a_state_resumes_with_its_columns():
-    method = next(method for method, index in walked("sparse_squared") if index == 6)
-    fresh = make(Auto, PROBLEMS["sparse_squared"], USERS, delta=1e-3).scheme.new_memory()
-    fresh.restore(method.memory.state())
-    np.testing.assert_equal(fresh.state(), method.memory.state())
-    assert isinstance(fresh.known, Known)
 
 
 # --- What its defaults reach -----------------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ from helpers import ChangedNode, Wild, federation_of, final, gathered, make, req
 from simulations.engines.grids import LocalGrid
 from strategies import RecentredClipping
 from strategies.wire.replies import Gathered
-from userdp.accounting import Privacy, calibrate_noise
 from userdp.data import Block, ColumnarFederation
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Logistic, Quadratic
-from userdp.sampling import WeightedBatches, WeightedSlots
+from userdp.sampling import WeightedBatches
 
 
 def about(method, centre, radius):
@@ -102,22 +101,6 @@ def test_a_missing_user_counts_as_the_centre_and_changes_neither_divisor_nor_noi
 def test_shares_that_are_no_shares_are_refused(shares):
     with pytest.raises(BadInput, match="shares"):
         WeightedBatches(10, 10, 1, shares=shares)
-
-
-def test_weighted_batches_cost_what_one_gaussian_costs():
-    sampler = WeightedBatches(10, 4, 3, shares=(0.2, 0.3, 0.5))
-    z = sampler.calibrate(1.0, 1e-5)
-    assert z == calibrate_noise(1.0, 1e-5, 1)
-    assert sampler.epsilon(z, 1e-5, 0) == 0
-    # Two batches an epoch: nobody meets more than one of them.
-    assert sampler.epsilon(z, 1e-5, 1) == sampler.epsilon(z, 1e-5, 2) < sampler.epsilon(z, 1e-5, 3)
-    assert 0.999 < sampler.epsilon(z, 1e-5) <= 1 + 1e-9
-    assert [sampler.multiplier(index, z) for index in (1, 2)] == [z / math.sqrt(0.2), z / math.sqrt(0.3)]
-    assert WeightedSlots(10, 4, 3, shares=(0.2, 0.3, 0.5)).sensitivity_factor == 1
-    assert sampler.sensitivity_factor == 2
-    sampler.ledger(z, Privacy(1.0, 1e-5))
-    with pytest.raises(BadInput, match="would cost"):
-        sampler.ledger(z / 2, Privacy(1.0, 1e-5))
 
 
 # --- Behaviour ------------------------------------------------------------------------------------------------------
