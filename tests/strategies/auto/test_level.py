@@ -87,6 +87,15 @@ def test_training_of_classes_starts_at_their_released_shares_and_so_does_what_it
     assert np.linalg.eigvalsh(method.memory.across)[1] < 0.5
 
 
+def test_clips_for_a_rare_class_follow_from_the_released_spread_alone():
+    problem, ends = FAMILIES["logistic"], []
+    for spread in (0.0, 0.4):
+        memory = make(Auto, problem, USERS).memory
+        Level(problem).take(memory, np.array([0.0, spread]), Watched(answer=np.array([-0.4, 0.1])))
+        ends.append(memory.state())
+    np.testing.assert_equal(*ends)
+
+
 def test_a_state_from_before_clips_followed_the_shares_is_refused():
     method = make(Auto, FAMILIES["squared"], USERS)
     state = method.memory.state()
