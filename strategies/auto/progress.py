@@ -293,8 +293,8 @@ class Progress(Stateful):
         """End the descent: settle the constant, and shrink the way from there as far as chance hides it.
 
         Of a way of squared length S and variance V in p coordinates a share of ``V / S`` is worth forgetting (James and
-        Stein 1961), and ``sqrt(2 / p)`` of that more for how much V varies; and all of a way no longer than chance makes
-        one in twenty, with the curvature of rates and counts lower by its error. V is that of the noise, and that by
+        Stein 1961), and ``sqrt(2 / p)`` of that more for how much V varies; and all of a way that chance makes as long
+        once in twenty, were the curvature of rates and counts lower by its error. V is that of the noise, and that by
         which people like these ``users`` differ. Unless predictions will be ``balanced``, their mean moves to the
         constant's, the more the less certain it is.
         """

@@ -161,6 +161,15 @@ def mean_and_variance(sums: Sums, degree: int) -> tuple[Estimated, Estimated]:
     return mean, Estimated(variance, sums.error(c, squared(c), ones))
 
 
+def least_variance(deviation: float) -> float:
+    """Return the variance of cells near an end of [-1, 1] that `correlations` tells from noise on means of products.
+
+    A variance ``q - m^2`` of cells with mean m and mean square q moves with the noises of the number of users, of m and
+    of q by ``2 m^2 - q``, ``2 m`` and 1: by ``sqrt(6)`` deviations at ``q = m^2 = 1``, and by one about zero.
+    """
+    return _TOLD_APART * math.sqrt(6.0) * deviation
+
+
 def correlations(values: Array, deviation: float) -> Array:
     """Return (2, k, k): correlations of k columns and their standard errors; NaN where a variance drowns in noise.
 
