@@ -3,7 +3,6 @@
 A new statistic is a class below `Statistic` that `userdp.queries.registry`, an entry point or a query's file names.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -26,13 +25,11 @@ from userdp.queries.answers import (
     Estimated,
     Sums,
     correlations,
-    least_variance,
+    hidden_correlations,
     mean_and_variance,
     mean_of,
 )
 from userdp.settings import Section
-
-NARROW = 0.05  # Standard deviation over the width of a range, below which numbers may well lie
 
 
 class Facts:
@@ -300,16 +297,9 @@ class Correlation(Statistic):
         return votes.products(block, self._columns(facts), self.most(facts), replaced=facts.users_known)
 
     def doubts(self, deviation: float, users: int, facts: Facts) -> Iterator[str]:
-        """See `Statistic`; a correlation needs variances, whose noise is largest for numbers at the end of a range."""
+        """See `Statistic`."""
         scale, _ = votes.product_scale(len(self.of), replaced=facts.users_known)
-        least = math.sqrt(least_variance(deviation / scale / users)) / 2  # of a range of width 1, not 2
-        if least > NARROW:
-            yield (
-                f"correlation of {' and '.join(self.of)}: noise hides it unless people's numbers in each column have a "
-                f"standard deviation of about {100 * least:.2g} % of its range, if they lie near an end of that: "
-                "declare narrower data.ranges (userdp find proposes them), ask for less beside it, or raise "
-                "privacy.epsilon"
-            )
+        return hidden_correlations(self.of, deviation / scale / users)
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         scale, centre = votes.product_scale(len(self.of), replaced=facts.users_known)
