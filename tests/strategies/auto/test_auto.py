@@ -183,7 +183,7 @@ def test_the_gradient_known_from_many_releases_is_their_precision_weighted_mean(
     rng = np.random.default_rng(8)
     truth, deviations = rng.normal(size=4), [0.5, 0.2, 1.0, 0.3]
     releases = [truth + deviation * rng.normal(size=4) for deviation in deviations]
-    known = Known.first(releases[0], deviations[0])
+    known = Known(releases[0], np.full(4, deviations[0] ** 2))
     for released, deviation in zip(releases[1:], deviations[1:], strict=True):
         known = known.corrected(released, deviation, np.zeros(4), np.zeros(4))
     weights = np.array(deviations) ** -2.0
