@@ -6,9 +6,10 @@ A node is a user, and its reply minus the model sent is that user's update, whic
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
+from numbers import Integral
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -29,6 +30,7 @@ from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
+from strategies.usable_replies import check_usable
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
 from strategies.wire.questions import common_records, train_content
@@ -46,9 +48,13 @@ from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2
+_USABLE = 2  # Purpose of the noise of `check_usable`, beside those of a round's own releases
 
 _BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
 """Options of users' training, which ordinary clients choose themselves."""
+
+_AROUND = ("compare_with_initial", "preparation")
+"""Options of `Recipe.strategy`, which this wire refuses."""
 
 _NO_KEY = ". With trust = 'sum' a node needs the mod: @app.train(mods=[private_updates()]), and userdp[deploy]"
 
@@ -143,7 +149,7 @@ class ClientWire(Wire):
     Args:
         layout: the model's arrays; None before a run, when they are not known.
         metrics: of held-out clients.
-        asks: called with the number of every round, before its messages are made.
+        asks: called with the number and the computation of every round, before its messages are made.
     """
 
     clipping = ASSUMPTIONS
@@ -155,7 +161,7 @@ class ClientWire(Wire):
         self,
         layout: ModelLayout | None = None,
         metrics: Ranges | None = None,
-        asks: Callable[[int], None] = lambda number: None,
+        asks: Callable[[int, Computation], None] = lambda number, computation: None,
     ) -> None:
         self._layout, self.metrics, self._asks = layout, metrics or {}, asks
 
@@ -180,7 +186,7 @@ class ClientWire(Wire):
     ) -> list[Message]:
         """See `Wire`; the beginning of a round is told."""
         if kind == MessageType.TRAIN:
-            self._asks(server_round)
+            self._asks(server_round, request.computation)
         return super().messages(kind, server_round, arrays, config, roster, request)
 
     def contents(
@@ -223,8 +229,10 @@ class DropIn(Strategy):
     *Formal guarantees.* Those of the strategy within, with the update ``reply - model sent`` in the place of the nodes'
     vectors. Unit: one whole user, who is one node, with any number of examples. The update is a function of the
     released model and of that user's data alone, whatever the client's code does, and it is clipped here, by the
-    server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names or
-    shapes counts as missing and adds nothing; the divisor is public. Floating statistics of batch normalisation are
+    server: sensitivities do not rest on honest nodes. An update that is not finite is zero, and so is that of a reply
+    near zero against the model sent (less than a quarter as long), which is an update in the place of a model; if most
+    are, the run ends, by a count with noise (`check_usable`). A reply of other names or shapes counts as missing and
+    adds nothing; the divisor is public. Floating statistics of batch normalisation are
     parts of the model, clipped and noised like weights. Rounding to the model's types and raising negative variances to
     zero come after the noise. Counts of missing and non-finite users are exact and for the operator only. A drop-in
     enters no account by itself: `simulations.enter` does, before `start`.
@@ -258,10 +266,11 @@ class DropIn(Strategy):
     # the strategy within. Before the run starts it is one for a single parameter, with the final guarantee, as the
     # model's size is not known; the plan does not state its noise
     inner: UserLevelStrategy
+    _clip: float | None = None  # of the round that was asked last
 
     def __init__(
         self,
-        *,
+        *wrapped: Any,
         users: int,
         epsilon: float,
         delta: float,
@@ -276,12 +285,14 @@ class DropIn(Strategy):
         metrics: Ranges | None = None,
         **options: Any,
     ) -> None:
-        if theirs := _BY_CLIENTS & options.keys():
-            raise BadInput(
-                f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
-            )
+        self._check(wrapped, options)
+        if not isinstance(held_out, Integral) or isinstance(held_out, bool):
+            raise BadInput(f"held_out = {held_out!r}: it is a number of nodes; give a whole number, such as 40")
+        for name, patterns in {"frozen": frozen, "nonnegative": nonnegative}.items():
+            if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
+                raise BadInput(f"{name} = {patterns!r}: give patterns of names, such as {name}=('0.*',)")
         self._patterns = frozen, nonnegative
-        self._around = {name: options.pop(name) for name in ("compare_with_initial", "preparation") if name in options}
+        self._around = {name: options.pop(name) for name in _AROUND if name in options}
         self._recipe = self.strategy(**self.settings | options)
         noise = noise or ("secure" if trust == "sum" else "seeded")
         if metrics and not held_out:
@@ -291,9 +302,27 @@ class DropIn(Strategy):
         self._seed = seed
         self.inner = self._within(None)
 
+    def _check(self, wrapped: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Refuse another strategy to wrap, and options that are not those of the strategy within (`BadInput`)."""
+        name = type(self).__name__
+        if wrapped:
+            raise BadInput(
+                f"{name} takes the place of {type(wrapped[0]).__name__} and wraps no strategy: write "
+                f"{name}(users=200, epsilon=8, delta=1e-4, rounds=8), with your numbers"
+            )
+        if theirs := _BY_CLIENTS & options.keys():
+            raise BadInput(
+                f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
+            )
+        known = sorted(self.strategy.model_fields.keys() - _BY_CLIENTS)
+        for option in sorted(options.keys() - {*known, *_AROUND}):
+            of_start = option in signature(UserLevelStrategy.start).parameters
+            hint = f"give it to start: strategy.start(..., {option}=...)" if of_start else "leave it out"
+            raise BadInput(f"{option} is no option of {name}: {hint}; options are {', '.join(known)}")
+
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         problem = ClientSideLoss(1 if layout is None else layout.dimension)
-        wire = ClientWire(layout, self._metrics, lambda server_round: report.round_begins(server_round, self.plan))
+        wire = ClientWire(layout, self._metrics, self._round_begins)
         given = (problem, self._public, self._privacy)
         inner = self._recipe.strategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
         inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
@@ -326,6 +355,8 @@ class DropIn(Strategy):
         if not self.inner.result.rounds:
             self.inner = self._within(ModelLayout(initial_arrays, *self._patterns))
         call = signature(self.inner.start).bind(grid, initial_arrays, *arguments, **more).arguments
+        if call.get("evaluate_config") and not self._held_out:
+            log.warning("evaluate_config is not sent: held-out clients alone evaluate; give held_out and metrics")
         call["on_round"] = partial(self._round_ends, call.get("on_round"))
         report.run_begins(type(self).__name__, self.plan)
         started = time.perf_counter()
@@ -333,10 +364,26 @@ class DropIn(Strategy):
         report.run_ends(result, time.perf_counter() - started)
         return result
 
+    def _round_begins(self, server_round: int, computation: Computation) -> None:
+        report.round_begins(server_round, self.plan)
+        self._clip = computation.clip_norm
+
     def _round_ends(self, on_round: Callable[[RoundRecord], None] | None, record: RoundRecord) -> None:
         report.round_ends(record, self.plan, self.result.evaluate_metrics_clientapp.get(record.round))
         if on_round is not None:
             on_round(record)
+        if self._privacy.trust == "server":  # of a masked sum the server counts nobody
+            self._check_usable(record)
+
+    def _check_usable(self, record: RoundRecord) -> None:
+        inner, sampler = self.inner, self.inner.scheme.sampler
+        assert sampler is not None
+        assert self._clip is not None
+        cohort = sampler.expected_batch
+        part, index = inner.program.place(record.round)
+        noise = inner.noise_of(part.name, index)(_USABLE)
+        check_usable(record.non_finite_users, cohort, record.facts["noise_deviation"] * cohort, self._clip, noise)
+        inner.streams.drawn()  # charged with the round's sum, see `check_usable`
 
     # Flower's methods are those of the strategy within.
     configure_train = _of_inner("configure_train")

@@ -13,6 +13,8 @@ from strategies.wire.untrusted import read_array, untrusted
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 
+_NEAR_ZERO = 1 / 4  # Of the length of the model sent: so short a reply is an update, and no model
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -69,15 +71,18 @@ class ModelLayout:
     def update(self, reply: Message, sent: Vector, name: str) -> Rows:
         """Return (1, p): the model of a client's reply minus the one sent (p,), for the computation of that name.
 
-        Strategies of gradients get the negative update for one. It may hold numbers that are not finite. Raises
-        `BadInput` if the reply holds no such model.
+        Strategies of gradients get the negative update for one. It may hold numbers that are not finite, and does if
+        the reply is near zero against the model sent. Raises `BadInput` if the reply holds no such model.
         """
         with untrusted("it did not reply with a model"):
             records = list(reply.content.array_records.values())
         if len(records) != 1:
             raise BadInput(f"it replied with {len(records)} ArrayRecords: send the trained model in one")
         with np.errstate(over="ignore", invalid="ignore"):
-            update = self.vector(records[0]) - sent
+            model = self.vector(records[0])
+            update = model - sent
+            if np.linalg.norm(model) < _NEAR_ZERO * np.linalg.norm(sent):
+                update[:] = np.nan
         return (update if name == "local_update" else -update)[None]
 
     def record(self, x: Vector) -> ArrayRecord:

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,14 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from helpers_coupling import taped
 from helpers_flower import ClientGrid, FlowerEngine
 from helpers_hostile import damaged, npy_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulations.testing.tape import Tape
 from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, LearnCoordinates
 from strategies.drop_in import ClientSideLoss
 from strategies.wire.model_layout import ModelLayout
@@ -280,6 +284,47 @@ def test_replacing_a_user_moves_a_round_by_at_most_its_sensitivity(users, other,
     assert np.linalg.norm(ends[0].numpy() - ends[1].numpy()) <= 2 * 0.7 / 4 * (1 + 1e-9) + 1e-12
 
 
+COMING = {"sampling": "poisson"}  # All of them come, but each is one that may be added or removed
+NO_MODELS = {
+    "not a number": moved(np.nan),
+    "update": {name: np.asarray(one * 0 + 0.1) for name, one in INITIAL.items()},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", NO_MODELS.values(), ids=NO_MODELS)
+def test_most_replies_that_are_no_models_end_the_run_and_some_count_as_zero(kind, bad):
+    with pytest.raises(RunFailed, match="most clients' replies count as zero, by a count with noise"):
+        train([bad] * 24, kind, rounds=3)
+    mixed, _ = train([bad] * 4 + [moved(0.1)] * 20, kind)
+    zero, _ = train([INITIAL] * 4 + [moved(0.1)] * 20, kind)
+    assert (mixed.non_finite_users, mixed.missing_users) == (4, 0)
+    np.testing.assert_array_equal(vector(mixed), vector(zero))
+    assert train([bad] * 24, kind, epsilon=0.2)[0].non_finite_users == 24  # so much noise could pass for all of them
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_a_round_and_the_verdict_on_its_replies_cost_no_more_than_the_round(kind, relation):
+    """By brute force, over one user's replies: squared moves over the noise, of all that is drawn for a round."""
+    variants = [moved(0.1), moved(-9.0), moved(9.0), *NO_MODELS.values(), ValueError("away")]
+    options = {"relation": relation} if kind is DropInRecentredClipping or relation == "replace_one" else COMING
+    tapes = []
+    for variant in variants:
+        tape = Tape(tapes[0].draws if tapes else None)
+        with taped(tape), ClientGrid(clients([variant] + [moved(0.1)] * 23), 24) as grid:
+            method = strategy(kind, users=24, **options)
+            method.start(grid, record(INITIAL), roster_timeout=0)
+        tapes.append(tape)
+    assert all(len(tape.draws) == len(tapes[0].draws) > (1 if kind is DropInFedAvg else 2) for tape in tapes)
+    pairs = combinations(tapes, 2) if relation == "replace_one" else [(tape, tapes[-1]) for tape in tapes]
+    moves = [
+        sum((a.distance(b) / a.scale) ** 2 for a, b in zip(one.draws, other.draws, strict=True)) for one, other in pairs
+    ]
+    allowed = method.plan.numbers["noise_multiplier"] ** -2
+    assert allowed / 2 < max(moves) <= allowed * (1 + 1e-9)
+
+
 BAD_REPLIES = {
     "error": ValueError("the disk is full"),
     "shape": INITIAL | {"single": np.zeros((3, 1), np.float32)},
@@ -509,13 +554,59 @@ def test_what_the_clients_decide_and_what_is_no_option_is_refused():
         strategy(local_steps=3)
     with pytest.raises(BadInput, match="local_rate is for the clients to choose"):
         strategy(DropInAdaptiveClipping, local_rate=0.1)
-    with pytest.raises(BadInput, match=r"strategy\.clip = 1"):
-        strategy(clip=1.0)
     with pytest.raises(BadInput, match="at least 1/n"):
         strategy(users=10, delta=0.2)
     for more in ({"compare_with_initial": True}, {"preparation": LearnCoordinates}):
         with pytest.raises(BadInput, match="clients of an ordinary Flower app cannot answer"):
             strategy(**more)
+
+
+WRONG = {
+    "an option of start": (
+        {"roster_timeout": 120},
+        r"give it to start: strategy\.start\(\.\.\., roster_timeout=\.\.\.\)",
+    ),
+    "no option": ({"clip": 1.0}, r"clip is no option of DropIn\w+: leave it out; options are .*clip_norm"),
+    "users in text": ({"users": "5"}, "data.users = '5'"),
+    "part of a user": ({"users": 400.5}, "data.users = 400.5"),
+    "no users": ({"users": None}, "data.users = None"),
+    "a flag for users": ({"users": True}, "data.users = True"),
+    "epsilon in text": ({"epsilon": "1"}, "privacy.epsilon = '1' is a str: give a number"),
+    "a flag for epsilon": ({"epsilon": True}, "privacy.epsilon = True is a bool"),
+    "rounds in text": ({"rounds": "x"}, "strategy.rounds = 'x'"),
+    "part of a node": ({"held_out": 2.5, "metrics": {"a": (0, 1)}}, "held_out = 2.5: it is a number of nodes"),
+    "one pattern": ({"frozen": "0.*"}, r"frozen = '0\.\*': give patterns"),
+    "numbered arrays": ({"nonnegative": (3,)}, r"nonnegative = \(3,\): give patterns"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
+def test_a_setting_of_another_kind_is_refused_in_a_sentence(kind, options, said):
+    with pytest.raises(BadInput, match=said):
+        strategy(kind, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_strategy_to_wrap_is_refused_and_what_the_refusal_says_to_write_works(kind):
+    with pytest.raises(BadInput, match="takes the place of FedAvg and wraps no strategy: write ") as told:
+        kind(FedAvg(), users=5, epsilon=1.0, delta=1e-4)
+    said = re.search(r"write (.*), with", str(told.value)).group(1)
+    assert eval(said, {kind.__name__: kind}).plan.users == 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_options_that_a_refusal_names_can_be_given(kind):
+    with pytest.raises(BadInput, match="options are ") as told:
+        strategy(kind, clip=1.0)
+    fields = kind.strategy.model_fields
+    for option in str(told.value).partition("options are ")[2].split(", "):
+        strategy(kind, **{option: fields[option].default})
+
+
+def test_what_held_out_clients_alone_would_get_is_said_where_there_are_none(caplog):
+    train([INITIAL] * 5, start={"evaluate_config": ConfigRecord({"batch": 32})})
+    assert "evaluate_config is not sent" in caplog.text
 
 
 def test_starting_needs_a_model_and_the_planned_rounds():
