@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.testing.tape import Tape
-from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, LearnCoordinates
+from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, LearnCoordinates, private_updates
 from strategies.drop_in import ClientSideLoss
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.replies import gather
@@ -323,6 +323,82 @@ def test_a_round_and_the_verdict_on_its_replies_cost_no_more_than_the_round(kind
     ]
     allowed = method.plan.numbers["noise_multiplier"] ** -2
     assert allowed / 2 < max(moves) <= allowed * (1 + 1e-9)
+
+
+FORMS = {
+    "float16": np.array([0.5, -0.25, 0.125], dtype=np.float16),
+    "one number": np.array(0.5, dtype=np.float32),
+    "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3) / 10),
+    "every other row": (np.arange(12.0, dtype=np.float32) / 10).reshape(4, 3)[::2],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("later", ["float16", "float32", "float64", "int64", "bool"])
+def test_updates_of_any_form_and_type_are_clipped_averaged_and_released_in_the_models_own(form, later):
+    """The type of replies changes in the second of two rounds; there is next to no noise."""
+    app, models, initial = ClientApp(), [], {"w": form, "nothing": np.zeros((0, 3)), "counter": np.array(7)}
+
+    def reply_to(sent, user, number):
+        return (sent + sent.dtype.type(user + 1)).astype(later if number == 2 else sent.dtype)
+
+    @app.train()
+    def train_one(message, context):
+        number, arrays = message.content["config"]["server-round"], message.content["arrays"]
+        moved_to = {"w": reply_to(arrays["w"].numpy(), context.node_config["partition-id"], number)}
+        reply = {"nothing": np.zeros((0, 3)), "counter": np.array(1.5)} | moved_to
+        return FlowerMessage(RecordDict({"arrays": record(reply)}), reply_to=message)
+
+    with ClientGrid(app, 5) as grid:
+        started = {"evaluate_fn": lambda at, arrays: models.append({name: one.numpy() for name, one in arrays.items()})}
+        strategy(epsilon=1e9, rounds=2, clip_norm=1.5).start(grid, record(initial), roster_timeout=0, **started)
+    for number in (1, 2):
+        sent, released = models[number - 1]["w"], models[number]
+        updates = [reply_to(sent, user, number).astype(float) - sent.astype(float) for user in range(5)]
+        clipped = [one * min(1.0, 1.5 / max(np.linalg.norm(one), 1e-9)) for one in updates]
+        assert (released["w"].dtype, released["w"].shape) == (form.dtype, form.shape)
+        np.testing.assert_allclose(
+            released["w"], sent + np.mean(clipped, axis=0), atol=2 * np.finfo(form.dtype).eps + 1e-3
+        )
+        assert (released["nothing"].shape, released["counter"]) == ((0, 3), 7)
+
+
+class Tied(torch.nn.Module):
+    """A network whose last layer is its first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False)
+        self.last.weight, self.norms = self.first.weight, torch.nn.ModuleList([torch.nn.LayerNorm(3) for _ in range(2)])
+
+
+@pytest.mark.parametrize("trust", ["server", "sum"])
+def test_tied_weights_are_clipped_noised_and_released_as_one_array(trust):
+    model, app = Tied(), ClientApp()
+    initial = ArrayRecord(model.state_dict())
+
+    @app.train(mods=[private_updates()] if trust == "sum" else [])
+    def train_one(message, context):
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        with torch.no_grad():
+            model.first.weight += 9.0
+        return FlowerMessage(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)
+
+    method = strategy(epsilon=40.0, rounds=2, clip_norm=1.0, trust=trust, noise="seeded")
+    assert method._within(ModelLayout(initial)).problem.dimension == 9 + 4 * 3  # constants may be equal by chance
+    with ClientGrid(app, 5) as grid:
+        released = method.start(grid, initial, roster_timeout=1).arrays
+    first, last = (released[f"{name}.weight"].numpy() for name in ("first", "last"))
+    np.testing.assert_array_equal(first, last)
+    assert np.linalg.norm(first - initial["first.weight"].numpy()) == pytest.approx(2.0, abs=0.3)  # two clips
+    assert np.any(released["norms.0.weight"].numpy() != released["norms.1.weight"].numpy())
+
+
+def test_arrays_that_are_equal_at_the_start_alone_are_refused():
+    initial = {"a": np.arange(3.0), "b": np.arange(3.0)}
+    with pytest.raises(RunFailed, match="its arrays 'a' and 'b' differ, which are equal in initial_arrays"):
+        train([{"a": np.arange(3.0), "b": np.ones(3)}] * 5, initial=initial)
+    assert ModelLayout(record(initial), frozen=("b",)).dimension == 3
 
 
 BAD_REPLIES = {
@@ -662,9 +738,11 @@ def test_variances_stay_nonnegative_and_huge_values_within_their_type():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"a": np.array([1, 2])}, "no float array to train"),
+        ({"a": np.array([1, 2])}, r"no float array to train \('a' of int64\)"),
         ({"a": np.array([1.0, np.nan])}, "not finite"),
-        ({"a": np.array([1j])}, "send plain numbers"),
+        ({"a": np.array([1j])}, r"\['a'\] is of type complex128: give plain numbers, as by .astype\('float32'\)"),
+        ({"a": np.array([1.0], dtype=">f4")}, r"\['a'\] is of type >f4"),
+        ({}, "no array"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused(arrays, message):
