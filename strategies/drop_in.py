@@ -6,10 +6,9 @@ A node is a user, and its reply minus the model sent is that user's update, whic
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
-from numbers import Integral
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -21,15 +20,14 @@ from numpy.typing import NDArray
 from strategies import drop_in_report as report
 from strategies.clipping.adaptive_clipping import AdaptiveClipping
 from strategies.clipping.dp_fed_avg import DPFedAvg
-from strategies.clipping.local_options import LocalOptions
 from strategies.clipping.recentred_clipping import RecentredClipping
 from strategies.core.base import UserLevelStrategy
 from strategies.core.held_out import Ranges
-from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
+from strategies.drop_in_options import AROUND, BY_CLIENTS, check_kinds, check_options
 from strategies.usable_replies import check_usable
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
@@ -48,13 +46,6 @@ from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
 _POLL_SECONDS = 0.2
-_USABLE = 2  # Purpose of the noise of `check_usable`, beside those of a round's own releases
-
-_BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
-"""Options of users' training, which ordinary clients choose themselves."""
-
-_AROUND = ("compare_with_initial", "preparation")
-"""Options of `Recipe.strategy`, which this wire refuses."""
 
 _NO_KEY = ". With trust = 'sum' a node needs the mod: @app.train(mods=[private_updates()]), and userdp[deploy]"
 
@@ -285,14 +276,10 @@ class DropIn(Strategy):
         metrics: Ranges | None = None,
         **options: Any,
     ) -> None:
-        self._check(wrapped, options)
-        if not isinstance(held_out, Integral) or isinstance(held_out, bool):
-            raise BadInput(f"held_out = {held_out!r}: it is a number of nodes; give a whole number, such as 40")
-        for name, patterns in {"frozen": frozen, "nonnegative": nonnegative}.items():
-            if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
-                raise BadInput(f"{name} = {patterns!r}: give patterns of names, such as {name}=('0.*',)")
+        check_options(type(self).__name__, self.strategy, wrapped, options)
+        check_kinds(held_out, frozen=frozen, nonnegative=nonnegative)
         self._patterns = frozen, nonnegative
-        self._around = {name: options.pop(name) for name in _AROUND if name in options}
+        self._around = {name: options.pop(name) for name in AROUND if name in options}
         self._recipe = self.strategy(**self.settings | options)
         noise = noise or ("secure" if trust == "sum" else "seeded")
         if metrics and not held_out:
@@ -302,30 +289,12 @@ class DropIn(Strategy):
         self._seed = seed
         self.inner = self._within(None)
 
-    def _check(self, wrapped: Sequence[Any], options: Mapping[str, Any]) -> None:
-        """Refuse another strategy to wrap, and options that are not those of the strategy within (`BadInput`)."""
-        name = type(self).__name__
-        if wrapped:
-            raise BadInput(
-                f"{name} takes the place of {type(wrapped[0]).__name__} and wraps no strategy: write "
-                f"{name}(users=200, epsilon=8, delta=1e-4, rounds=8), with your numbers"
-            )
-        if theirs := _BY_CLIENTS & options.keys():
-            raise BadInput(
-                f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
-            )
-        known = sorted(self.strategy.model_fields.keys() - _BY_CLIENTS)
-        for option in sorted(options.keys() - {*known, *_AROUND}):
-            of_start = option in signature(UserLevelStrategy.start).parameters
-            hint = f"give it to start: strategy.start(..., {option}=...)" if of_start else "leave it out"
-            raise BadInput(f"{option} is no option of {name}: {hint}; options are {', '.join(known)}")
-
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         problem = ClientSideLoss(1 if layout is None else layout.dimension)
         wire = ClientWire(layout, self._metrics, self._round_begins)
         given = (problem, self._public, self._privacy)
         inner = self._recipe.strategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
-        inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
+        inner.plan = report.shown(inner.plan, BY_CLIENTS, self.by_size, known=layout is not None)
         return inner
 
     @property
@@ -373,17 +342,8 @@ class DropIn(Strategy):
         if on_round is not None:
             on_round(record)
         if self._privacy.trust == "server":  # of a masked sum the server counts nobody
-            self._check_usable(record)
-
-    def _check_usable(self, record: RoundRecord) -> None:
-        inner, sampler = self.inner, self.inner.scheme.sampler
-        assert sampler is not None
-        assert self._clip is not None
-        cohort = sampler.expected_batch
-        part, index = inner.program.place(record.round)
-        noise = inner.noise_of(part.name, index)(_USABLE)
-        check_usable(record.non_finite_users, cohort, record.facts["noise_deviation"] * cohort, self._clip, noise)
-        inner.streams.drawn()  # charged with the round's sum, see `check_usable`
+            assert self._clip is not None
+            check_usable(self.inner, record, self._clip)
 
     # Flower's methods are those of the strategy within.
     configure_train = _of_inner("configure_train")

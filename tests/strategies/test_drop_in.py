@@ -306,7 +306,7 @@ def test_most_replies_that_are_no_models_end_the_run_and_some_count_as_zero(kind
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
 def test_a_round_and_the_verdict_on_its_replies_cost_no_more_than_the_round(kind, relation):
-    """By brute force, over one user's replies: squared moves over the noise, of all that is drawn for a round."""
+    """Squared moves over the noise, of all that a round draws, by brute force over one user's replies."""
     variants = [moved(0.1), moved(-9.0), moved(9.0), *NO_MODELS.values(), ValueError("away")]
     options = {"relation": relation} if kind is DropInRecentredClipping or relation == "replace_one" else COMING
     tapes = []
@@ -570,6 +570,7 @@ def test_a_plan_whose_noise_drowns_the_updates_warns_before_and_during_the_run(k
     assert "noise drowns the updates" in method.plan.warnings[-1]
     assert f"{method.plan.noise:.3g}" in method.plan.warnings[-1]
     assert any("noise drowns" in line for line in caplog.messages)
+    assert not any("[strategy]" in line for line in (*method.plan.warnings, *caplog.messages))  # there is none
     assert method.plan == method.plan_for(record(INITIAL))
     assert result.rounds
 
