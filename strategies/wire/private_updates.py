@@ -14,7 +14,6 @@ from strategies.wire.protocol import answer_content, failed, roster_content
 from strategies.wire.questions import Reader, version_wanted
 from strategies.wire.shares import about_shares, shares_content
 from userdp.arrays.sparse_rows import clip_rows, dense
-from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
 from userdp.masking.masks import MaskKey
 from userdp.nodes.node import Answer
@@ -65,17 +64,6 @@ def private_updates(clip_norm: float | None = None) -> Mod:
     return mod
 
 
-def _update(layout: ModelLayout, reply: Message, sent: Vector, name: str) -> Rows:
-    """Return (1, p) what `ModelLayout.update` does; this node alone is told if it counts as zero."""
-    update = layout.update(reply, sent, name)
-    if not np.isfinite(update).all():
-        log.warning(
-            "this node's reply counts as zero: it is not finite, or near zero against the model sent, as an update is; "
-            "reply with the whole trained model"
-        )
-    return update
-
-
 def _masked(message: Message, context: Context, call_next: ClientAppCallable, key: MaskKey) -> Message:
     """Return the part of a masked sum."""
     content = message.content
@@ -90,7 +78,7 @@ def _masked(message: Message, context: Context, call_next: ClientAppCallable, ke
     message.content = plain
     reply = call_next(message, context)
     pipeline = RowPipeline(computation, users, layout.dimension)
-    pipeline.add(_update(layout, reply, sent, computation.name), slice(0, 1))
+    pipeline.add(layout.update(reply, sent, computation.name), slice(0, 1))
     answer = Answer(users, pipeline.values, 0, masked=pipeline.masked(key, sent))
     return Message(answer_content(answer, counts=False, share=False), reply_to=message)
 
@@ -105,7 +93,7 @@ def _clipped(message: Message, context: Context, call_next: ClientAppCallable, c
     arrays = message.content.array_records["arrays"]
     layout = ModelLayout(arrays, ties=False)
     sent = layout.vector(arrays)
-    update = _update(layout, call_next(message, context), sent, "local_update")
+    update = layout.update(call_next(message, context), sent, "local_update")
     finite = update if np.isfinite(update).all() else np.zeros_like(update)
     model = layout.moved(sent, dense(clip_rows(finite, clip_norm))[0])
     return Message(RecordDict({"arrays": model, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
