@@ -14,7 +14,9 @@ from helpers_flower import ClientGrid
 from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, private_updates
 from strategies.wire import kept_key as kept_key_module
 from strategies.wire import private_updates as private_updates_module
+from strategies.wire.model_layout import ModelLayout
 from strategies.wire.questions import Reader
+from userdp.arrays.sparse_rows import clip_rows
 from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum, loudness, most_loudness
 
@@ -120,6 +122,20 @@ def test_nothing_but_masked_whole_numbers_and_a_key_leaves_a_node():
         # Uniform residues: the smallest of these would be as small as an update with a chance of 1e-6 at most.
         assert np.abs(masked.view(np.int64).astype(float)).min() > 2.0**40
     assert seen == [["arrays", "config"]] * 8  # the client's code sees what Flower's FedAvg sends
+
+
+MOVE = st.floats(-1e3, 1e3, width=16)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(MOVE, MOVE), min_size=2, max_size=2), st.sampled_from(["f2", "f4", "f8"]), st.floats(1e-3, 9))
+def test_rounding_to_the_models_type_makes_no_clipped_update_longer(moves, dtype, clip):
+    sent, by = np.array(moves).T
+    layout = ModelLayout(record({"weight": sent.astype(dtype), "scale": np.array(1024.0, dtype=dtype)}))
+    start, update = layout.vector(layout.record(np.append(sent, 1024.0))), clip_rows(np.append(by, 0.6)[None], clip)[0]
+    moved = layout.vector(layout.moved(start, update)) - start
+    assert np.linalg.norm(moved) <= clip * (1 + 1e-12)
+    assert np.all(np.abs(moved - update) <= np.spacing(np.abs(start + update).astype(dtype)).astype(float))
 
 
 def test_the_guarantee_says_who_is_protected_against_whom():
