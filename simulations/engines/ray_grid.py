@@ -25,7 +25,7 @@ from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
 ATTEMPTS = 3  # attempts in a round with actors that die; after the last their users are missing
-PATIENCE = 15.0  # seconds until somebody who waits for Ray is told so
+PATIENCE = 15  # seconds until somebody who waits for Ray is told so
 _REMEDY = '; engine.kind = "local" runs without it'
 STARTS = 4  # attempts to start Ray, whose processes have half a minute to appear: too little on a busy machine
 
@@ -45,7 +45,7 @@ def begin_ray(failed: str, remedy: str = "", **settings: Any) -> tuple[Any, bool
 
     if own := not ray.is_initialized():
         _check_head(settings.get("address"), failed, remedy)
-    slow = Timer(PATIENCE, lambda: log.warning("Ray has not started after %g s, and is waited for%s", PATIENCE, remedy))
+    slow = Timer(PATIENCE, lambda: log.warning("Ray has not started after %s s, and is waited for%s", PATIENCE, remedy))
     slow.daemon = True
     slow.start()
     try:

@@ -108,7 +108,7 @@ class Roster:
         else:
             self._settle(timeout, asking.sight())
         if self.places and (asking.seen or asking.silent):  # Nobody may know whether anybody lacks a node.
-            log.warning("not every node said whom it holds after roster_timeout = %g s: %s", timeout, asking.sight())
+            log.warning("not every node said whom it holds after roster_timeout = %s s: %s", timeout, asking.sight())
 
     def _settle(self, timeout: float, sight: str) -> None:
         """End the run if too many users have no node; tell, with what was seen of whom, if some have none."""
