@@ -25,7 +25,8 @@ class Asking:
     """
 
     def __init__(self, grid: Grid, kind: str, question: RecordDict | None, timeout: float) -> None:
-        self._grid, self._kind, self._question, self.timeout = grid, kind, question, timeout
+        self._grid, self._kind, self._question = grid, kind, question
+        self._timeout = max(_POLL_SECONDS, timeout)  # nobody can answer in no time
         self.there: list[int] = []
         self.seen: dict[int, str] = {}
         self._due: dict[int, float] = {}
@@ -34,7 +35,7 @@ class Asking:
 
     def replies(self) -> Iterator[list[tuple[int, Message]]]:
         """Yield what has come since the last look, by node, until time is out or no node will come."""
-        deadline, pause, last = self._heard + self.timeout, _POLL_SECONDS, getattr(self._grid, "complete", False)
+        deadline, pause, last = self._heard + self._timeout, _POLL_SECONDS, getattr(self._grid, "complete", False)
         while True:
             now = time.monotonic()
             self.there = sorted(self._grid.get_node_ids())
@@ -59,7 +60,7 @@ class Asking:
         """Send these, and return the replies to all that are open: of a grid that is complete, when time is out."""
         pushed = None
         if wait:
-            came = list(self._grid.send_and_receive(messages, timeout=self.timeout)) if messages else []
+            came = list(self._grid.send_and_receive(messages, timeout=self._timeout)) if messages else []
         elif messages:
             pushed = set(self._grid.push_messages(messages))
         for message in messages:
