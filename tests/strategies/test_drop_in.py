@@ -476,7 +476,7 @@ def test_where_clients_come_and_go_nothing_says_how_many_there_are(caplog):
     """A node is a user, and a user may be added or removed: by poisson cohorts, at least."""
     caplog.set_level(logging.INFO)
     method = strategy(users=51, sampling="poisson", cohort=5)
-    with ClientGrid(clients([moved(0.1)] * 37), 37) as grid, pytest.raises(RunFailed, match="too few nodes") as told:
+    with ClientGrid(clients([moved(0.1)] * 37), 37) as grid, pytest.raises(RunFailed, match="too few users") as told:
         method.start(grid, record(INITIAL), roster_timeout=0.3)
     assert "37" not in f"{told.value} {caplog.text}"
 
@@ -484,13 +484,13 @@ def test_where_clients_come_and_go_nothing_says_how_many_there_are(caplog):
 def test_too_few_nodes_count_as_missing_or_end_the_run_before_it_starts():
     result, _ = train([moved(0.1)] * 5, nodes=4)
     assert result.missing_users == 1
-    with pytest.raises(RunFailed, match=r"after 0 s for users = 5: 3 are there, and .* needs 4;"):
+    with pytest.raises(RunFailed, match=r"_timeout = 0 s \(3 nodes were registered\): .* needs 4 of the 5;"):
         train([moved(0.1)] * 5, nodes=3)
 
 
 def test_the_strategy_waits_until_all_nodes_are_registered():
     class Late(ClientGrid):
-        asked = 0
+        asked, complete = 0, False
 
         def get_node_ids(self):
             self.asked += 1

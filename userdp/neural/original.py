@@ -4,7 +4,8 @@ import copy
 import math
 import pickle
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -213,12 +214,30 @@ class Original:
     def try_out(self) -> None:
         """Find the module's habits; `BadInput` if it carries something from one user to the next."""
         with computing(PROCESSOR), own_randomness(PROCESSOR):
+            self._check_numbers()
             mixed = self._shared is not None and self._shared.mixed
             self.in_training = habits(self.copy, self._trial, self._gradient, by_sample=False, mixed=mixed)
             still = partial(self.copy, still=True)
             self.in_evaluation = habits(still, self._trial, self._measured, by_sample=True, mixed=mixed)
             if self._shared is not None and self._shared.adapts:
                 self._check_moves()
+
+    def _check_numbers(self) -> None:
+        """Refuse (`BadInput`) a loss that is NaN for all made-up samples, before any is spent: users would be zero.
+
+        For users' own samples that cannot be told without noise: it would depend on one of them.
+        """
+        block, pair, losses = self._trial.made_up(MADE_UP[0], 0), self.copy(still=True), list[Tensor]()
+        for level in (0.0, 0.5, 1.0):
+            own = block if block.targets is None else replace(block, targets=block.targets + np.float32(level))
+            inputs, targets = self._trial.tensors(own, np.arange(own.samples))
+            with torch.no_grad(), suppress(Exception):  # it takes certain numbers only
+                losses.append(self._trial.losses(pair.loss, pair.module(inputs), targets))
+        if losses and all(bool(each.isnan().all()) for each in losses):
+            raise BadInput(
+                "problem.loss is NaN for all made-up samples, with features between 0 and 1 and targets of 0, 0.5 and "
+                "1, so every user would count as zero: check problem.module's outputs and the loss of them"
+            )
 
     def _check_moves(self) -> None:
         """Refuse (`BadInput`) an adapter with a tensor that no sample moves: noise would be all that it gets."""
