@@ -25,10 +25,11 @@ def named_code(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     problem, data, strategies = (values.get(name) or {} for name in ("problem", "data", "strategy"))
     problem, data = (section if isinstance(section, Mapping) else {} for section in (problem, data))
     kind = problem.get("kind")
+    fields: Iterable[str] = ()
     if isinstance(kind, str) and PROBLEMS.is_place(kind):
-        fields: Iterable[str] = problem.keys() - {"kind"}
-    else:
-        fields = PROBLEMS[kind].code_fields if kind in PROBLEMS else ()
+        fields = problem.keys() - {"kind"}
+    elif isinstance(kind, str) and kind in PROBLEMS:
+        fields = PROBLEMS[kind].code_fields
     for field in fields:
         inner = problem.get(field)
         named = [(f"{field}.{name}", inner, name) for name in inner] if isinstance(inner, Mapping) else []
