@@ -345,7 +345,7 @@ def test_a_file_may_begin_as_editors_of_windows_write_it(tmp_path):
         ({"problem": {"kind": "one_hot_logistic"}}, "set data.codes"),
         ({"problem": {"kind": "logistic", "feature_norm": 2.0}}, "set data.target"),
         ({"problem": {"kind": "squared", "feature_norm": 2.0}}, "problem.target_range is missing"),
-        ({"data__deviation": -1.0}, "[data] deviation must be a finite number"),
+        ({"data__deviation": -1.0}, "data.deviation = -1.0"),
         ({"data__mean": [1.0]}, None),
         ({"engine__device": "auto"}, None),
         ({"data": {"kind": "public", "name": "male"}}, "data.name = 'male' is unknown; did you mean 'males'?"),
