@@ -16,6 +16,7 @@ from strategies.core.program import SHARE, LastComparison
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.errors import BadInput
+from userdp.mechanisms import LaplaceMechanism
 from userdp.nodes.node import Node
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Quadratic
@@ -86,6 +87,18 @@ def test_what_the_margin_says_is_how_often_the_choice_is_wrong():
     back = [chosen(comparison, votes, seed)["went_back"] for seed in range(2000)]
     low, high = stats.binom(2000, 0.05).ppf([1e-5, 1 - 1e-5])
     assert low <= sum(back) <= high
+
+
+@pytest.mark.parametrize("noisy", [-3.0, 3.0])
+def test_which_model_is_released_follows_from_the_noisy_sum_alone(noisy, monkeypatch):
+    monkeypatch.setattr(LaplaceMechanism, "release", lambda *_: np.array([noisy]))
+    steps = [
+        LastComparison(0.5, 10).take(0, np.ones(1), np.zeros(1), Gathered(np.array([votes]), 0, 0), lambda _: None)
+        for votes in (-5.0, 0.0, 5.0)
+    ]
+    assert {(float(step.released[0]), tuple(step.facts.items())) for step in steps} == {
+        (float(noisy > 0), (("improved_share", 0.5 + noisy / 10), ("went_back", float(noisy < 0))))
+    }
 
 
 def test_secure_noise_can_be_had():
