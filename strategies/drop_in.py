@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from strategies import drop_in_report as report
 from strategies.clipping.adaptive_clipping import AdaptiveClipping
 from strategies.clipping.dp_fed_avg import DPFedAvg
-from strategies.clipping.local_options import LocalOptions
 from strategies.clipping.recentred_clipping import RecentredClipping
 from strategies.core.base import UserLevelStrategy
 from strategies.core.held_out import Ranges
-from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
+from strategies.drop_in_options import AROUND, BY_CLIENTS, check_kinds, check_options
+from strategies.usable_replies import check_usable
 from strategies.wire.asking import Asking
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
@@ -45,9 +45,6 @@ from userdp.nodes.pipeline import RowPipeline
 from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
-
-_BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
-"""Options of users' training, which ordinary clients choose themselves."""
 
 _NO_KEY = ". With trust = 'sum' a node needs the mod: @app.train(mods=[private_updates()]), and userdp[deploy]"
 
@@ -127,7 +124,7 @@ class ClientWire(Wire):
     Args:
         layout: the model's arrays; None before a run, when they are not known.
         metrics: of held-out clients.
-        asks: called with the number of every round, before its messages are made.
+        asks: called with the number and the computation of every round, before its messages are made.
     """
 
     clipping = ASSUMPTIONS
@@ -139,7 +136,7 @@ class ClientWire(Wire):
         self,
         layout: ModelLayout | None = None,
         metrics: Ranges | None = None,
-        asks: Callable[[int], None] = lambda number: None,
+        asks: Callable[[int, Computation], None] = lambda number, computation: None,
     ) -> None:
         self._layout, self.metrics, self._asks = layout, metrics or {}, asks
 
@@ -164,7 +161,7 @@ class ClientWire(Wire):
     ) -> list[Message]:
         """See `Wire`; the beginning of a round is told."""
         if kind == MessageType.TRAIN:
-            self._asks(server_round)
+            self._asks(server_round, request.computation)
         return super().messages(kind, server_round, arrays, config, roster, request)
 
     def contents(
@@ -207,8 +204,10 @@ class DropIn(Strategy):
     *Formal guarantees.* Those of the strategy within, with the update ``reply - model sent`` in the place of the nodes'
     vectors. Unit: one whole user, who is one node, with any number of examples. The update is a function of the
     released model and of that user's data alone, whatever the client's code does, and it is clipped here, by the
-    server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names or
-    shapes counts as missing and adds nothing; the divisor is public. Floating statistics of batch normalisation are
+    server: sensitivities do not rest on honest nodes. An update that is not finite is zero, and so is that of a reply
+    near zero against the model sent (less than a quarter as long), which is an update in the place of a model; if most
+    are, the run ends, by a count with noise (`check_usable`). A reply of other names or shapes counts as missing and
+    adds nothing; the divisor is public. Floating statistics of batch normalisation are
     parts of the model, clipped and noised like weights. Rounding to the model's types and raising negative variances to
     zero come after the noise. Counts of missing and non-finite users are exact and for the operator only. A drop-in
     enters no account by itself: `simulations.enter` does, before `start`.
@@ -242,10 +241,11 @@ class DropIn(Strategy):
     # the strategy within. Before the run starts it is one for a single parameter, with the final guarantee, as the
     # model's size is not known; the plan does not state its noise
     inner: UserLevelStrategy
+    _clip: float | None = None  # of the round that was asked last
 
     def __init__(
         self,
-        *,
+        *wrapped: Any,
         users: int,
         epsilon: float,
         delta: float,
@@ -260,12 +260,10 @@ class DropIn(Strategy):
         metrics: Ranges | None = None,
         **options: Any,
     ) -> None:
-        if theirs := _BY_CLIENTS & options.keys():
-            raise BadInput(
-                f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
-            )
+        check_options(type(self).__name__, self.strategy, wrapped, options)
+        check_kinds(held_out, frozen=frozen, nonnegative=nonnegative)
         self._patterns = frozen, nonnegative
-        self._around = {name: options.pop(name) for name in ("compare_with_initial", "preparation") if name in options}
+        self._around = {name: options.pop(name) for name in AROUND if name in options}
         self._recipe = self.strategy(**self.settings | options)
         noise = noise or ("secure" if trust == "sum" else "seeded")
         if metrics and not held_out:
@@ -277,10 +275,10 @@ class DropIn(Strategy):
 
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         problem = ClientSideLoss(1 if layout is None else layout.dimension)
-        wire = ClientWire(layout, self._metrics, lambda server_round: report.round_begins(server_round, self.plan))
+        wire = ClientWire(layout, self._metrics, self._round_begins)
         given = (problem, self._public, self._privacy)
         inner = self._recipe.strategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
-        inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
+        inner.plan = report.shown(inner.plan, BY_CLIENTS, self.by_size, known=layout is not None)
         return inner
 
     @property
@@ -310,6 +308,8 @@ class DropIn(Strategy):
         if not self.inner.result.rounds:
             self.inner = self._within(ModelLayout(initial_arrays, *self._patterns))
         call = signature(self.inner.start).bind(grid, initial_arrays, *arguments, **more).arguments
+        if call.get("evaluate_config") and not self._held_out:
+            log.warning("evaluate_config is not sent: held-out clients alone evaluate; give held_out and metrics")
         call["on_round"] = partial(self._round_ends, call.get("on_round"))
         report.run_begins(type(self).__name__, self.plan)
         started = time.perf_counter()
@@ -317,10 +317,17 @@ class DropIn(Strategy):
         report.run_ends(result, time.perf_counter() - started)
         return result
 
+    def _round_begins(self, server_round: int, computation: Computation) -> None:
+        report.round_begins(server_round, self.plan)
+        self._clip = computation.clip_norm
+
     def _round_ends(self, on_round: Callable[[RoundRecord], None] | None, record: RoundRecord) -> None:
         report.round_ends(record, self.plan, self.result.evaluate_metrics_clientapp.get(record.round))
         if on_round is not None:
             on_round(record)
+        if self._privacy.trust == "server":  # of a masked sum the server counts nobody
+            assert self._clip is not None
+            check_usable(self.inner, record, self._clip)
 
     # Flower's methods are those of the strategy within.
     configure_train = _of_inner("configure_train")

@@ -24,7 +24,7 @@ from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import private_folder, write_text, writing
-from simulations.reports.progress import Clock, MinuteLines, progress_on_terminal
+from simulations.reports.progress import Clock, how_far
 from simulations.runs.build import build_problem
 
 
@@ -230,24 +230,21 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
 @contextmanager
 def live(comparison: Comparison, clock: Clock = time.monotonic) -> Iterator[Watch]:
     """Provide the function that a comparison calls after every run, to show its progress on standard error."""
-    runs, lines, of = Counter[str](), MinuteLines(clock), len(comparison.cells)
+    runs, of = Counter[str](), len(comparison.cells)
 
     def before() -> str:
         count = runs.total() - runs["cells"]
         return f" after {count} run{'' if count == 1 else 's'} of searches and references" if count else ""
 
-    with progress_on_terminal("cell") as bar:
-        task = None if bar is None else bar.add_task("", total=of, beside="")
+    with how_far("cell", clock) as told:
+        told.begin(beside="")
 
         def watch(job: Job, record: Record, made_now: bool) -> None:
             runs[job.stage] += 1
             done = runs["cells"]
-            if bar is not None and task is not None:
-                bar.update(task, completed=done, beside=before())
-                return
             if job.stage != "cells" or not made_now:
                 # Other runs say nothing about the duration of a cell.
-                lines.count_from(done)
-            lines.tell(done, of, lambda: f"{done} of {of} cells done{before()}")
+                told.count_from(done)
+            told.tell(done, of, lambda: f"{done} of {of} cells done{before()}", before)
 
         yield watch

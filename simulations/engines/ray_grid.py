@@ -114,6 +114,8 @@ class RayGrid(InMachineGrid):
     see all GPUs of their machine. RunFailed if Ray cannot be reached or started, or has no GPU to share.
     """
 
+    engine = "ray"
+
     def __init__(
         self,
         problem: Problem,

@@ -99,7 +99,7 @@ def test_ray_gives_the_local_grids_answer_bit_for_bit_with_several_workers(name,
     same, same_facts = trace(ray_grids["two workers"], name)
     np.testing.assert_array_equal(same, released)
     assert same_facts == facts
-    assert len(released) > 2
+    assert len(released) > 1
     assert np.any(released[-1] != released[0])
 
 
