@@ -4,7 +4,6 @@ A node is a user, and its reply minus the model sent is that user's update, whic
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,15 +19,16 @@ from numpy.typing import NDArray
 from strategies import drop_in_report as report
 from strategies.clipping.adaptive_clipping import AdaptiveClipping
 from strategies.clipping.dp_fed_avg import DPFedAvg
-from strategies.clipping.local_options import LocalOptions
 from strategies.clipping.recentred_clipping import RecentredClipping
 from strategies.core.base import UserLevelStrategy
 from strategies.core.held_out import Ranges
-from strategies.core.options import StrategyOptions
 from strategies.core.plan import Plan
 from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
+from strategies.drop_in_options import AROUND, BY_CLIENTS, check_kinds, check_options
+from strategies.usable_replies import check_usable
+from strategies.wire.asking import Asking
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
 from strategies.wire.questions import common_records, train_content
@@ -38,17 +38,13 @@ from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
 from userdp.accounting.guarantee import Trust
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput, RunFailed
+from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer
 from userdp.nodes.pipeline import RowPipeline
 from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
-_POLL_SECONDS = 0.2
-
-_BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
-"""Options of users' training, which ordinary clients choose themselves."""
 
 _NO_KEY = ". With trust = 'sum' a node needs the mod: @app.train(mods=[private_updates()]), and userdp[deploy]"
 
@@ -82,59 +78,44 @@ class ClientSideLoss(Problem):
 class NodeRoster(Roster):
     """A roster whose nodes are users 0, 1, ... in the order of their ids; further nodes are not used."""
 
-    def __init__(self, users: int, max_missing: float) -> None:
-        super().__init__(users)
-        self._max_missing = max_missing
-        self._asked: set[int] = set()
-
     def gather(self, grid: Grid, timeout: float) -> None:
-        """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one."""
-        users, deadline = len(self._owner), time.monotonic() + timeout
-        nodes = self._registered(grid, timeout)
-        if len(nodes) < users and not self.places:  # where users come and go, a number of nodes is one of people
-            report.waiting(len(nodes), users)
-        while len(nodes) < users and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-            nodes = self._registered(grid, max(_POLL_SECONDS, deadline - time.monotonic()))
+        """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one.
+
+        Where sums are masked, a node counts once it has sent a key of its own.
+        """
+        users, waits = len(self._owner), False
+        question = roster_question(b"", counts=False, keys=True) if self.keys else None
+        asking = Asking(grid, MessageType.TRAIN, question, timeout)
+        for replies in asking.replies():
+            for node, reply in replies:
+                if trouble := self._enter_key(node, reply):
+                    asking.again(node, f"sent no key of its own: {trouble}")
+            nodes = [node for node in asking.there if node in self._keys or not self.keys]
+            if len(nodes) >= users:
+                break
+            if not (waits or self.places):  # where users come and go, a number of nodes is one of people
+                report.waiting(len(nodes), users)
+            waits = True
         self._nodes = nodes[:users]
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
-        if self.absent > self._max_missing * users:
-            there = "" if self.places else f"{len(nodes)} are there, and "
-            raise RunFailed(
-                f"too few nodes are registered after {timeout:g} s for users = {users}: {there}max_missing = "
-                f"{self._max_missing} needs {users - math.floor(self._max_missing * users)}; start more nodes, or give "
-                f"roster_timeout more seconds{_NO_KEY if self.keys else ''}"
-            )
-        if self.absent:
-            log.warning("some of the %d users have no node: they count as missing in every round", users)
-        elif len(nodes) > users:
+        self.hint = _NO_KEY if self.keys else ""
+        self._settle(timeout, "" if self.places else asking.sight())
+        if len(nodes) > users:
             log.warning("there are more nodes than the plan has users, %d: the others are not used", users)
 
-    def _registered(self, grid: Grid, timeout: float) -> list[int]:
-        """Return the ids of the nodes, rising; where sums are masked, of those that have sent a key."""
-        nodes = sorted(grid.get_node_ids())
-        if not self.keys:
-            return nodes
-        question = roster_question(b"", counts=False, keys=True)
-        new = [Message(question, node, MessageType.TRAIN) for node in nodes if node not in self._asked]
-        self._asked.update(nodes)
-        for reply in grid.send_and_receive(new, timeout=timeout) if new else ():
-            self._enter_key(reply)
-        return [node for node in nodes if node in self._keys]
-
-    def _enter_key(self, reply: Message) -> None:
-        node, reason = reply.metadata.src_node_id, "another node has the same"
+    def _enter_key(self, node: int, reply: Message) -> str:
+        """Take a node's key; return why it is of no use, or nothing."""
+        self._keys.pop(node, None)
         if reply.has_error():
-            reason = failure(reply)
-        else:
-            try:
-                key = read_roster(reply, counts=False, keys=True).key
-            except BadInput as error:
-                key, reason = None, str(error)
-            if key is not None and key not in self._keys.values():
-                self._keys[node] = key
-                return
-        log.warning("node %d counts as absent, for it sent no key of its own: %s", node, reason)
+            return failure(reply)
+        try:
+            key = read_roster(reply, counts=False, keys=True).key
+        except BadInput as error:
+            return str(error)
+        if key is None or key in self._keys.values():
+            return "another node has the same"
+        self._keys[node] = key
+        return ""
 
 
 class ClientWire(Wire):
@@ -143,7 +124,7 @@ class ClientWire(Wire):
     Args:
         layout: the model's arrays; None before a run, when they are not known.
         metrics: of held-out clients.
-        asks: called with the number of every round, before its messages are made.
+        asks: called with the number and the computation of every round, before its messages are made.
     """
 
     clipping = ASSUMPTIONS
@@ -155,7 +136,7 @@ class ClientWire(Wire):
         self,
         layout: ModelLayout | None = None,
         metrics: Ranges | None = None,
-        asks: Callable[[int], None] = lambda number: None,
+        asks: Callable[[int, Computation], None] = lambda number, computation: None,
     ) -> None:
         self._layout, self.metrics, self._asks = layout, metrics or {}, asks
 
@@ -180,7 +161,7 @@ class ClientWire(Wire):
     ) -> list[Message]:
         """See `Wire`; the beginning of a round is told."""
         if kind == MessageType.TRAIN:
-            self._asks(server_round)
+            self._asks(server_round, request.computation)
         return super().messages(kind, server_round, arrays, config, roster, request)
 
     def contents(
@@ -223,8 +204,10 @@ class DropIn(Strategy):
     *Formal guarantees.* Those of the strategy within, with the update ``reply - model sent`` in the place of the nodes'
     vectors. Unit: one whole user, who is one node, with any number of examples. The update is a function of the
     released model and of that user's data alone, whatever the client's code does, and it is clipped here, by the
-    server: sensitivities do not rest on honest nodes. An update that is not finite is zero; a reply of other names or
-    shapes counts as missing and adds nothing; the divisor is public. Floating statistics of batch normalisation are
+    server: sensitivities do not rest on honest nodes. An update that is not finite is zero, and so is that of a reply
+    near zero against the model sent (less than a quarter as long), which is an update in the place of a model; if most
+    are, the run ends, by a count with noise (`check_usable`). A reply of other names or shapes counts as missing and
+    adds nothing; the divisor is public. Floating statistics of batch normalisation are
     parts of the model, clipped and noised like weights. Rounding to the model's types and raising negative variances to
     zero come after the noise. Counts of missing and non-finite users are exact and for the operator only. A drop-in
     enters no account by itself: `simulations.enter` does, before `start`.
@@ -258,10 +241,11 @@ class DropIn(Strategy):
     # the strategy within. Before the run starts it is one for a single parameter, with the final guarantee, as the
     # model's size is not known; the plan does not state its noise
     inner: UserLevelStrategy
+    _clip: float | None = None  # of the round that was asked last
 
     def __init__(
         self,
-        *,
+        *wrapped: Any,
         users: int,
         epsilon: float,
         delta: float,
@@ -276,12 +260,10 @@ class DropIn(Strategy):
         metrics: Ranges | None = None,
         **options: Any,
     ) -> None:
-        if theirs := _BY_CLIENTS & options.keys():
-            raise BadInput(
-                f"strategy.{min(theirs)} is for the clients to choose, which train as they like: leave it out"
-            )
+        check_options(type(self).__name__, self.strategy, wrapped, options)
+        check_kinds(held_out, frozen=frozen, nonnegative=nonnegative)
         self._patterns = frozen, nonnegative
-        self._around = {name: options.pop(name) for name in ("compare_with_initial", "preparation") if name in options}
+        self._around = {name: options.pop(name) for name in AROUND if name in options}
         self._recipe = self.strategy(**self.settings | options)
         noise = noise or ("secure" if trust == "sum" else "seeded")
         if metrics and not held_out:
@@ -293,10 +275,10 @@ class DropIn(Strategy):
 
     def _within(self, layout: ModelLayout | None) -> UserLevelStrategy:
         problem = ClientSideLoss(1 if layout is None else layout.dimension)
-        wire = ClientWire(layout, self._metrics, lambda server_round: report.round_begins(server_round, self.plan))
+        wire = ClientWire(layout, self._metrics, self._round_begins)
         given = (problem, self._public, self._privacy)
         inner = self._recipe.strategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
-        inner.plan = report.shown(inner.plan, _BY_CLIENTS, self.by_size, known=layout is not None)
+        inner.plan = report.shown(inner.plan, BY_CLIENTS, self.by_size, known=layout is not None)
         return inner
 
     @property
@@ -326,6 +308,8 @@ class DropIn(Strategy):
         if not self.inner.result.rounds:
             self.inner = self._within(ModelLayout(initial_arrays, *self._patterns))
         call = signature(self.inner.start).bind(grid, initial_arrays, *arguments, **more).arguments
+        if call.get("evaluate_config") and not self._held_out:
+            log.warning("evaluate_config is not sent: held-out clients alone evaluate; give held_out and metrics")
         call["on_round"] = partial(self._round_ends, call.get("on_round"))
         report.run_begins(type(self).__name__, self.plan)
         started = time.perf_counter()
@@ -333,10 +317,17 @@ class DropIn(Strategy):
         report.run_ends(result, time.perf_counter() - started)
         return result
 
+    def _round_begins(self, server_round: int, computation: Computation) -> None:
+        report.round_begins(server_round, self.plan)
+        self._clip = computation.clip_norm
+
     def _round_ends(self, on_round: Callable[[RoundRecord], None] | None, record: RoundRecord) -> None:
         report.round_ends(record, self.plan, self.result.evaluate_metrics_clientapp.get(record.round))
         if on_round is not None:
             on_round(record)
+        if self._privacy.trust == "server":  # of a masked sum the server counts nobody
+            assert self._clip is not None
+            check_usable(self.inner, record, self._clip)
 
     # Flower's methods are those of the strategy within.
     configure_train = _of_inner("configure_train")

@@ -26,12 +26,14 @@ def shown(plan: Plan, by_clients: AbstractSet[str], by_size: AbstractSet[str], *
     """Return the plan as people see it, without the clients' options; ``known`` says whether the model is known.
 
     Before that the plan is one for a single parameter, and lacks the numbers ``by_size``, its noise and its forecast.
-    Afterwards it warns if noise drowns the updates: an unknown loss has no forecast.
+    Afterwards it warns if noise drowns the updates, in the place of a forecast, which has remedies for other losses.
     """
     hidden = by_clients if known else by_clients | by_size
     plan = replace(plan, numbers={name: value for name, value in plan.numbers.items() if name not in hidden})
     if not known:
         return replace(plan, noise=None, forecast=None, warnings=(_SIZE_UNKNOWN,))
+    of_forecast = () if plan.forecast is None else plan.forecast.warnings()
+    plan = replace(plan, warnings=tuple(warning for warning in plan.warnings if warning not in of_forecast))
     if not plan.drowned:
         return plan
     drowned = (

@@ -16,6 +16,7 @@ from simulations.terminal import (
     answer,
     argument,
     assignments,
+    complain,
     examples,
     option,
     working,
@@ -142,6 +143,10 @@ def compare(
     counts = f"{len(outcome.rows)} cells, {failed} without a result; {outcome.ran} runs were made now"
     place = f"Report: {outcome.directory / 'report.html'}"
     answer(as_json, plain(outcome.rows), lambda: typer.echo(f"{rankings(outcome.directory)}\n{counts}\n{place}"))
+    if failed == len(outcome.rows):
+        reasons = dict.fromkeys(str(one["error_private"]) for one in outcome.rows)
+        complain("\n".join(["no cell has a result:", *reasons]))
+        raise typer.Exit(FAILED)
 
 
 @examples(

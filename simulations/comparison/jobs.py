@@ -25,6 +25,7 @@ from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import private_folder, write_text, writing
 from simulations.reports.progress import Clock, how_far
+from simulations.runs.build import build_problem
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,11 @@ def compare(
 
     ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process, and
     so does the ray engine, whose actors need the CPUs. The ``directory`` is by default the file's output directory and
-    name; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
+    name; ``watch`` is called after every run. BadInput if a problem cannot be built or the directory not be written,
+    RunFailed without Ray.
     """
+    for cell in {json.dumps([cell.raw["problem"], cell.raw["data"]]): cell for cell in comparison.cells}.values():
+        build_problem(cell.reference())  # before the first cell, of which each would fail
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):
         private_folder(root)
@@ -189,8 +193,9 @@ def _executor(workers: int | None, engine: EngineSection) -> Iterator[Execute]:
         yield _one_by_one
         return
     where = {"address": engine.address or "local", "num_cpus": None if engine.address else engine.workers}
-    remedy = "" if actors else "; --workers 0 runs without it"
-    ray, own = begin_ray("Ray cannot be started", remedy, **(where if actors else {"num_cpus": workers}))
+    remedy = "engine.kind = 'local' and --workers 0 run" if actors else "--workers 0 runs"
+    settings = where if actors else {"num_cpus": workers}
+    ray, own = begin_ray("Ray cannot be started", f"; {remedy} without it", **settings)
     try:
         yield _one_by_one if actors else _side_by_side  # the grids of all cells use one Ray
     finally:

@@ -85,7 +85,8 @@ class Auto(Recipe):
        permits: narrow ones bias the model towards the majority of users. Where noise hid the moments and gradients turn
        out to be more curved than noise explains, steps are shortened. The best constant becomes the precision-weighted
        mean of the mean target and the gradients' estimate of it; classes' shares stay as released. For one score the
-       way from there is shrunk as far as chance, of noise or of who takes part, hides it.
+       way from there is shrunk as far as chance, of noise or of who takes part, hides it, and forgotten where chance
+       makes one as long in one run of twenty.
     8. *Balance*, for counts: clips cut the few large ones, and a model predicts too little. Users send their slopes by
        the intercept, which a clip leaves nearly whole, and the intercept moves by their mean.
     9. *Coefficients*, if a share of the budget is set aside for them: the curvature at the trained model, the number of

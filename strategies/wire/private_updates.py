@@ -71,7 +71,7 @@ def _masked(message: Message, context: Context, call_next: ClientAppCallable, ke
     message.content = RecordDict({name: record for name, record in content.items() if name not in (*plain, "layout")})
     users, computation = Reader().request(message)
     frozen = str(cast(ConfigRecord, content["layout"])["frozen"])
-    layout = ModelLayout(content.array_records["arrays"], frozen.split("\n") if frozen else ())
+    layout = ModelLayout(content.array_records["arrays"], frozen.split("\n") if frozen else (), ties=False)
     if computation.masked is None or computation.clip_norm is None or len(users) != 1:
         raise BadInput("a node is one user, and its update is clipped: the server asks for something else")
     sent = layout.vector(content.array_records["arrays"])  # before the client, which may train in place
@@ -91,9 +91,9 @@ def _clipped(message: Message, context: Context, call_next: ClientAppCallable, c
             "a clip_norm"
         )
     arrays = message.content.array_records["arrays"]
-    layout = ModelLayout(arrays)
+    layout = ModelLayout(arrays, ties=False)
     sent = layout.vector(arrays)
     update = layout.update(call_next(message, context), sent, "local_update")
     finite = update if np.isfinite(update).all() else np.zeros_like(update)
-    model = layout.record(sent + dense(clip_rows(finite, clip_norm))[0])
+    model = layout.moved(sent, dense(clip_rows(finite, clip_norm))[0])
     return Message(RecordDict({"arrays": model, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)

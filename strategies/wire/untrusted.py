@@ -127,7 +127,8 @@ def _require(what: str, dtype: np.dtype[Any], found: tuple[int, ...], kinds: str
     fits = shape is None or (len(found) == len(shape) and all(map(_fits, found, shape)))
     if not plain or not fits or any(length < 0 for length in found):
         lengths = ", ".join("any" if length is None else str(length) for length in shape or ())
-        raise BadInput(f"{what} must be {_KINDS[kinds]}" + (f" of shape ({lengths})" if lengths else ""))
+        got = f", not {type_name(dtype)}" if not plain and dtype.kind in "fiubc" else ""  # structures have texts
+        raise BadInput(f"{what} must be {_KINDS[kinds]}" + (f" of shape ({lengths})" if lengths else "") + got)
 
 
 def _fits(found: int, wanted: int | AtMost | None) -> bool:

@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
-from helpers_flower import ClientGrid, FlowerEngine
+from flwr.serverapp.strategy import FedAvg
+from helpers_coupling import taped
+from helpers_flower import ClientGrid, run_on_flower
 from helpers_hostile import damaged, npy_head
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, LearnCoordinates
+from simulations.testing.tape import Tape
+from strategies import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping, LearnCoordinates, private_updates
 from strategies.drop_in import ClientSideLoss
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.replies import gather
@@ -84,17 +86,12 @@ def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_pa
     ids=["fed_avg", "adaptive", "recentred", "masked"],
 )
 def test_the_app_of_the_page_runs_on_flowers_own_engine(code, tmp_path):
-    folder, home = tmp_path / "app", tmp_path / "flower"
+    folder = tmp_path / "app"
     folder.mkdir()
-    home.mkdir()
     (folder / "app.py").write_text(code)
     (settings,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
     (folder / "pyproject.toml").write_text(settings)
-    engine = FlowerEngine(home)
-    try:
-        engine.run(folder, 6, {"users": 6, "rounds": 2, "output": str(tmp_path / "model.pt")})
-    finally:
-        engine.stop()
+    run_on_flower(tmp_path / "flower", folder, 6, {"users": 6, "rounds": 2, "output": str(tmp_path / "model.pt")})
     trained = torch.load(tmp_path / "model.pt")
     assert trained["0.weight"].shape == (4, 1, 3, 3)
     assert all(bool(torch.isfinite(values).all()) for values in trained.values())
@@ -127,15 +124,11 @@ def test_the_quickstart_app_runs_on_flowers_own_engine(settings, tmp_path):
     pixels = [rng.integers(0, 256, 784, dtype=np.uint8).tobytes() for _ in range(80)]
     table = {"part": ["train", "test"] * 40, "writer": np.arange(80) % 8, "digit": np.arange(80) % 10, "pixels": pixels}
     pd.DataFrame(table).to_parquet(data)
-    folder, home = shutil.copytree(QUICKSTART, tmp_path / "app"), tmp_path / "flower"
-    home.mkdir()
+    folder = shutil.copytree(QUICKSTART, tmp_path / "app")
     (folder / settings).replace(folder / "pyproject.toml")
     given = {"data": str(data), "rounds": 2, "output": str(tmp_path / "model.pt")}
-    engine = FlowerEngine(home)
-    try:
-        engine.run(folder, 4, given | ({"users": 4, "epsilon": 100.0} if settings == "private.toml" else {}))
-    finally:
-        engine.stop()
+    given |= {"users": 4, "epsilon": 100.0} if settings == "private.toml" else {}
+    run_on_flower(tmp_path / "flower", folder, 4, given)
     assert torch.load(tmp_path / "model.pt")["linear.weight"].shape == (10, 288)
 
 
@@ -263,21 +256,121 @@ def test_without_noise_each_strategy_moves_to_the_mean_of_the_clients_models(kin
     np.testing.assert_allclose(vector(result) - start, 0.125, atol=0.02)
 
 
-ENTRY = st.sampled_from([0.0, 0.1, -0.3, 1.0, -5.0, 1e30, np.nan, np.inf])
+COMING = {"sampling": "poisson"}  # All of them come, but each is one that may be added or removed
+NO_MODELS = {
+    "not a number": moved(np.nan),
+    "update": {name: np.asarray(one * 0 + 0.1) for name, one in INITIAL.items()},
+}
 
 
-@settings(max_examples=40)
-@given(st.lists(st.tuples(ENTRY, ENTRY), min_size=4, max_size=4), st.tuples(ENTRY, ENTRY), st.integers(0, 3))
-def test_replacing_a_user_moves_a_round_by_at_most_its_sensitivity(users, other, which):
-    """2C/n between the noiseless means, by brute force: the same seed gives the same noise, which cancels."""
-    initial = {"weights": np.zeros(2)}
-    neighbour = users.copy()
-    neighbour[which] = other
-    ends = [
-        train([{"weights": np.array(user)} for user in data], initial=initial, clip_norm=0.7)[0].arrays["weights"]
-        for data in (users, neighbour)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", NO_MODELS.values(), ids=NO_MODELS)
+def test_most_replies_that_are_no_models_end_the_run_and_some_count_as_zero(kind, bad):
+    with pytest.raises(RunFailed, match="most clients' replies count as zero, by a count with noise"):
+        train([bad] * 24, kind, rounds=3)
+    mixed, _ = train([bad] * 4 + [moved(0.1)] * 20, kind)
+    zero, _ = train([INITIAL] * 4 + [moved(0.1)] * 20, kind)
+    assert (mixed.non_finite_users, mixed.missing_users) == (4, 0)
+    np.testing.assert_array_equal(vector(mixed), vector(zero))
+    assert train([bad] * 24, kind, epsilon=0.2)[0].non_finite_users == 24  # so much noise could pass for all of them
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_a_round_and_the_verdict_on_its_replies_cost_no_more_than_the_round(kind, relation):
+    """Squared moves over the noise, of all that a round draws, by brute force over one user's replies."""
+    variants = [moved(0.1), moved(-9.0), moved(9.0), *NO_MODELS.values(), ValueError("away")]
+    options = {"relation": relation} if kind is DropInRecentredClipping or relation == "replace_one" else COMING
+    tapes = []
+    for variant in variants:
+        tape = Tape(tapes[0].draws if tapes else None)
+        with taped(tape), ClientGrid(clients([variant] + [moved(0.1)] * 23), 24) as grid:
+            method = strategy(kind, users=24, **options)
+            method.start(grid, record(INITIAL), roster_timeout=0)
+        tapes.append(tape)
+    assert all(len(tape.draws) == len(tapes[0].draws) > (1 if kind is DropInFedAvg else 2) for tape in tapes)
+    pairs = combinations(tapes, 2) if relation == "replace_one" else [(tape, tapes[-1]) for tape in tapes]
+    moves = [
+        sum((a.distance(b) / a.scale) ** 2 for a, b in zip(one.draws, other.draws, strict=True)) for one, other in pairs
     ]
-    assert np.linalg.norm(ends[0].numpy() - ends[1].numpy()) <= 2 * 0.7 / 4 * (1 + 1e-9) + 1e-12
+    allowed = method.plan.numbers["noise_multiplier"] ** -2
+    assert allowed / 2 < max(moves) <= allowed * (1 + 1e-9)
+
+
+FORMS = {
+    "float16": np.array([0.5, -0.25, 0.125], dtype=np.float16),
+    "one number": np.array(0.5, dtype=np.float32),
+    "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3) / 10),
+    "every other row": (np.arange(12.0, dtype=np.float32) / 10).reshape(4, 3)[::2],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("later", ["float16", "float32", "float64", "int64", "bool"])
+def test_updates_of_any_form_and_type_are_clipped_averaged_and_released_in_the_models_own(form, later):
+    """The type of replies changes in the second of two rounds; there is next to no noise."""
+    app, models, initial = ClientApp(), [], {"w": form, "nothing": np.zeros((0, 3)), "counter": np.array(7)}
+
+    def reply_to(sent, user, number):
+        return (sent + sent.dtype.type(user + 1)).astype(later if number == 2 else sent.dtype)
+
+    @app.train()
+    def train_one(message, context):
+        number, arrays = message.content["config"]["server-round"], message.content["arrays"]
+        moved_to = {"w": reply_to(arrays["w"].numpy(), context.node_config["partition-id"], number)}
+        reply = {"nothing": np.zeros((0, 3)), "counter": np.array(1.5)} | moved_to
+        return FlowerMessage(RecordDict({"arrays": record(reply)}), reply_to=message)
+
+    with ClientGrid(app, 5) as grid:
+        started = {"evaluate_fn": lambda at, arrays: models.append({name: one.numpy() for name, one in arrays.items()})}
+        strategy(epsilon=1e9, rounds=2, clip_norm=1.5).start(grid, record(initial), roster_timeout=0, **started)
+    for number in (1, 2):
+        sent, released = models[number - 1]["w"], models[number]
+        updates = [reply_to(sent, user, number).astype(float) - sent.astype(float) for user in range(5)]
+        clipped = [one * min(1.0, 1.5 / max(np.linalg.norm(one), 1e-9)) for one in updates]
+        assert (released["w"].dtype, released["w"].shape) == (form.dtype, form.shape)
+        np.testing.assert_allclose(
+            released["w"], sent + np.mean(clipped, axis=0), atol=2 * np.finfo(form.dtype).eps + 1e-3
+        )
+        assert (released["nothing"].shape, released["counter"]) == ((0, 3), 7)
+
+
+class Tied(torch.nn.Module):
+    """A network whose last layer is its first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False)
+        self.last.weight, self.norms = self.first.weight, torch.nn.ModuleList([torch.nn.LayerNorm(3) for _ in range(2)])
+
+
+@pytest.mark.parametrize("trust", ["server", "sum"])
+def test_tied_weights_are_clipped_noised_and_released_as_one_array(trust):
+    model, app = Tied(), ClientApp()
+    initial = ArrayRecord(model.state_dict())
+
+    @app.train(mods=[private_updates()] if trust == "sum" else [])
+    def train_one(message, context):
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        with torch.no_grad():
+            model.first.weight += 9.0
+        return FlowerMessage(RecordDict({"arrays": ArrayRecord(model.state_dict())}), reply_to=message)
+
+    method = strategy(epsilon=40.0, rounds=2, clip_norm=1.0, trust=trust, noise="seeded")
+    assert method._within(ModelLayout(initial)).problem.dimension == 9 + 4 * 3  # constants may be equal by chance
+    with ClientGrid(app, 5) as grid:
+        released = method.start(grid, initial, roster_timeout=1).arrays
+    first, last = (released[f"{name}.weight"].numpy() for name in ("first", "last"))
+    np.testing.assert_array_equal(first, last)
+    assert np.linalg.norm(first - initial["first.weight"].numpy()) == pytest.approx(2.0, abs=0.3)  # two clips
+    assert np.any(released["norms.0.weight"].numpy() != released["norms.1.weight"].numpy())
+
+
+def test_arrays_that_are_equal_at_the_start_alone_are_refused():
+    initial = {"a": np.arange(3.0), "b": np.arange(3.0)}
+    with pytest.raises(RunFailed, match="its arrays 'a' and 'b' differ, which are equal in initial_arrays"):
+        train([{"a": np.arange(3.0), "b": np.ones(3)}] * 5, initial=initial)
+    assert ModelLayout(record(initial), frozen=("b",)).dimension == 3
 
 
 BAD_REPLIES = {
@@ -383,7 +476,7 @@ def test_where_clients_come_and_go_nothing_says_how_many_there_are(caplog):
     """A node is a user, and a user may be added or removed: by poisson cohorts, at least."""
     caplog.set_level(logging.INFO)
     method = strategy(users=51, sampling="poisson", cohort=5)
-    with ClientGrid(clients([moved(0.1)] * 37), 37) as grid, pytest.raises(RunFailed, match="too few nodes") as told:
+    with ClientGrid(clients([moved(0.1)] * 37), 37) as grid, pytest.raises(RunFailed, match="too few users") as told:
         method.start(grid, record(INITIAL), roster_timeout=0.3)
     assert "37" not in f"{told.value} {caplog.text}"
 
@@ -391,13 +484,13 @@ def test_where_clients_come_and_go_nothing_says_how_many_there_are(caplog):
 def test_too_few_nodes_count_as_missing_or_end_the_run_before_it_starts():
     result, _ = train([moved(0.1)] * 5, nodes=4)
     assert result.missing_users == 1
-    with pytest.raises(RunFailed, match=r"after 0 s for users = 5: 3 are there, and .* needs 4;"):
+    with pytest.raises(RunFailed, match=r"_timeout = 0 s \(3 nodes were registered\): .* needs 4 of the 5;"):
         train([moved(0.1)] * 5, nodes=3)
 
 
 def test_the_strategy_waits_until_all_nodes_are_registered():
     class Late(ClientGrid):
-        asked = 0
+        asked, complete = 0, False
 
         def get_node_ids(self):
             self.asked += 1
@@ -449,6 +542,7 @@ def test_a_plan_whose_noise_drowns_the_updates_warns_before_and_during_the_run(k
     assert "noise drowns the updates" in method.plan.warnings[-1]
     assert f"{method.plan.noise:.3g}" in method.plan.warnings[-1]
     assert any("noise drowns" in line for line in caplog.messages)
+    assert not any("[strategy]" in line for line in (*method.plan.warnings, *caplog.messages))  # there is none
     assert method.plan == method.plan_for(record(INITIAL))
     assert result.rounds
 
@@ -509,13 +603,59 @@ def test_what_the_clients_decide_and_what_is_no_option_is_refused():
         strategy(local_steps=3)
     with pytest.raises(BadInput, match="local_rate is for the clients to choose"):
         strategy(DropInAdaptiveClipping, local_rate=0.1)
-    with pytest.raises(BadInput, match=r"strategy\.clip = 1"):
-        strategy(clip=1.0)
     with pytest.raises(BadInput, match="at least 1/n"):
         strategy(users=10, delta=0.2)
     for more in ({"compare_with_initial": True}, {"preparation": LearnCoordinates}):
         with pytest.raises(BadInput, match="clients of an ordinary Flower app cannot answer"):
             strategy(**more)
+
+
+WRONG = {
+    "an option of start": (
+        {"roster_timeout": 120},
+        r"give it to start: strategy\.start\(\.\.\., roster_timeout=\.\.\.\)",
+    ),
+    "no option": ({"clip": 1.0}, r"clip is no option of DropIn\w+: leave it out; options are .*clip_norm"),
+    "users in text": ({"users": "5"}, "data.users = '5'"),
+    "part of a user": ({"users": 400.5}, "data.users = 400.5"),
+    "no users": ({"users": None}, "data.users = None"),
+    "a flag for users": ({"users": True}, "data.users = True"),
+    "epsilon in text": ({"epsilon": "1"}, "privacy.epsilon = '1' is a str: give a number"),
+    "a flag for epsilon": ({"epsilon": True}, "privacy.epsilon = True is a bool"),
+    "rounds in text": ({"rounds": "x"}, "strategy.rounds = 'x'"),
+    "part of a node": ({"held_out": 2.5, "metrics": {"a": (0, 1)}}, "held_out = 2.5: it is a number of nodes"),
+    "one pattern": ({"frozen": "0.*"}, r"frozen = '0\.\*': give patterns"),
+    "numbered arrays": ({"nonnegative": (3,)}, r"nonnegative = \(3,\): give patterns"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("options", "said"), WRONG.values(), ids=WRONG)
+def test_a_setting_of_another_kind_is_refused_in_a_sentence(kind, options, said):
+    with pytest.raises(BadInput, match=said):
+        strategy(kind, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_strategy_to_wrap_is_refused_and_what_the_refusal_says_to_write_works(kind):
+    with pytest.raises(BadInput, match="takes the place of FedAvg and wraps no strategy: write ") as told:
+        kind(FedAvg(), users=5, epsilon=1.0, delta=1e-4)
+    said = re.search(r"write (.*), with", str(told.value)).group(1)
+    assert eval(said, {kind.__name__: kind}).plan.users == 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_options_that_a_refusal_names_can_be_given(kind):
+    with pytest.raises(BadInput, match="options are ") as told:
+        strategy(kind, clip=1.0)
+    fields = kind.strategy.model_fields
+    for option in str(told.value).partition("options are ")[2].split(", "):
+        strategy(kind, **{option: fields[option].default})
+
+
+def test_what_held_out_clients_alone_would_get_is_said_where_there_are_none(caplog):
+    train([INITIAL] * 5, start={"evaluate_config": ConfigRecord({"batch": 32})})
+    assert "evaluate_config is not sent" in caplog.text
 
 
 def test_starting_needs_a_model_and_the_planned_rounds():
@@ -571,9 +711,11 @@ def test_variances_stay_nonnegative_and_huge_values_within_their_type():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"a": np.array([1, 2])}, "no float array to train"),
+        ({"a": np.array([1, 2])}, r"no float array to train \('a' of int64\)"),
         ({"a": np.array([1.0, np.nan])}, "not finite"),
-        ({"a": np.array([1j])}, "send plain numbers"),
+        ({"a": np.array([1j])}, r"\['a'\] is of type complex128: give plain numbers, as by .astype\('float32'\)"),
+        ({"a": np.array([1.0], dtype=">f4")}, r"\['a'\] is of type >f4"),
+        ({}, "no array"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused(arrays, message):

@@ -73,9 +73,11 @@ class Privacy:
 
     def __post_init__(self) -> None:
         for name, kind in {"epsilon": Real, "delta": Real, "colluding": Real, "lost_nodes": Integral}.items():
-            if not isinstance(value := getattr(self, name), kind):
+            if not isinstance(value := getattr(self, name), kind) or isinstance(value, bool):
                 wanted = "number" if kind is Real else "whole number"
                 raise BadInput(f"privacy.{name} = {value!r} is a {type(value).__name__}: give a {wanted}")
+        if self.allow_large_delta not in (True, False):
+            raise BadInput(f"privacy.allow_large_delta = {self.allow_large_delta!r}: give True or False")
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise BadInput(f"privacy.epsilon = {self.epsilon}: must be a positive number, such as 1.0")
         if not 0 <= self.delta < 1:

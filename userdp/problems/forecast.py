@@ -22,10 +22,8 @@ the whole, from which on it warns that the initial model may be as good."""
 
 STANDSTILL = 1e-6  # Of the domain's radius; a model that cannot move further counts as unmoved
 
-_CHANGE = (
-    "leave out [strategy], which chooses all of this by itself, or bring more users, raise privacy.epsilon, or lower "
-    "the step size"
-)
+_AUTO = "leave out [strategy] (or take the class Auto), which chooses all of this by itself"
+_CHANGE = f"{_AUTO}, or bring more users, raise privacy.epsilon, or lower the step size"
 _ASSUMED = ", were features and targets without declared bounds of size one"
 _MORE = "bring more users or raise privacy.epsilon"  # The remedy where the strategy chooses everything else itself
 
@@ -122,8 +120,7 @@ class Forecast:
             return ()
         return self._louder_than_steps() or (
             f"the steps are too few or too short: they leave about {self.undone / self.start:.0%} of the initial "
-            "model's excess risk, were there no noise at all. Take more strategy.rounds or longer steps, or leave out "
-            "[strategy], which chooses all of this by itself",
+            f"model's excess risk, were there no noise at all. Take more strategy.rounds or longer steps, or {_AUTO}",
         )
 
     def _louder_than_steps(self) -> tuple[str, ...]:

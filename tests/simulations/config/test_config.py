@@ -356,10 +356,7 @@ def test_a_file_may_begin_as_editors_of_windows_write_it(tmp_path):
             "problem.module = 'no.such:thing' cannot be imported (ModuleNotFoundError: No module named 'no')",
         ),
         ({"problem": {"kind": "torch", "loss": "mse", "module": "math"}}, "cannot be imported"),
-        (
-            {"problem": {"kind": "linear"}} | table(),
-            "'squared' to predict it, or leave data.target out",
-        ),
+        *(({"problem": {"kind": kind}} | table(), "'squared' to predict it") for kind in ("linear", "quadratic")),
         ({"problem": {"kind": "bernoulli"}} | table(), "use problem.kind = 'logistic'"),
         (COUNTS, "problem.count_bound is missing"),
         (COUNTS | counts(target_range=[1, 9]), "data.target_range = [1, 9]: counts begin at 0; declare [0, 9]"),
