@@ -42,7 +42,9 @@ class HowFar:
     def tell(self, done: int, of: int, sentence: Callable[[], str], beside: Callable[[], str] | None = None) -> None:
         """Move the bar, with new words ``beside`` it; or print the sentence with the time left, if a line is due."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=of, **({} if beside is None else {"beside": beside()}))
+            if beside is not None:
+                self._bar.update(self._task, beside=beside())
+            self._bar.update(self._task, completed=done, total=of)
             return
         now = self.clock()
         if now < self._next:
