@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "rounding": rounding.costs(),
         "strategies": strategies.claims(),
         "secure noise": strategies.secure_noise(),
+        "time": strategies.time_of_secure_noise(),
     }
     in_concepts = {
         "groups": concepts.groups(),

@@ -12,8 +12,7 @@ import typer.core
 
 from simulations.account.command import app as accounts
 from simulations.commands.results import export, predict, report
-from simulations.commands.tables import find, query
-from simulations.commands.training import audit, compare, plan, run
+from simulations.commands.running import audit, compare, find, plan, query, run
 from simulations.serving.command import app as serving
 from simulations.terminal import Json, Verbs, argument, exit_codes
 from userdp.tracebacks import DEBUG, with_internals

@@ -4,7 +4,6 @@ A node is a user, and its reply minus the model sent is that user's update, whic
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.drop_in_options import AROUND, BY_CLIENTS, check_kinds, check_options
 from strategies.usable_replies import check_usable
+from strategies.wire.asking import Asking
 from strategies.wire.model_layout import ModelLayout
 from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
 from strategies.wire.questions import common_records, train_content
@@ -38,14 +38,13 @@ from strategies.wire.wire import Wire
 from userdp.accounting import NoiseKind, Privacy
 from userdp.accounting.guarantee import Trust
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput, RunFailed
+from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer
 from userdp.nodes.pipeline import RowPipeline
 from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
-_POLL_SECONDS = 0.2
 
 _NO_KEY = ". With trust = 'sum' a node needs the mod: @app.train(mods=[private_updates()]), and userdp[deploy]"
 
@@ -79,59 +78,44 @@ class ClientSideLoss(Problem):
 class NodeRoster(Roster):
     """A roster whose nodes are users 0, 1, ... in the order of their ids; further nodes are not used."""
 
-    def __init__(self, users: int, max_missing: float) -> None:
-        super().__init__(users)
-        self._max_missing = max_missing
-        self._asked: set[int] = set()
-
     def gather(self, grid: Grid, timeout: float) -> None:
-        """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one."""
-        users, deadline = len(self._owner), time.monotonic() + timeout
-        nodes = self._registered(grid, timeout)
-        if len(nodes) < users and not self.places:  # where users come and go, a number of nodes is one of people
-            report.waiting(len(nodes), users)
-        while len(nodes) < users and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-            nodes = self._registered(grid, max(_POLL_SECONDS, deadline - time.monotonic()))
+        """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one.
+
+        Where sums are masked, a node counts once it has sent a key of its own.
+        """
+        users, waits = len(self._owner), False
+        question = roster_question(b"", counts=False, keys=True) if self.keys else None
+        asking = Asking(grid, MessageType.TRAIN, question, timeout)
+        for replies in asking.replies():
+            for node, reply in replies:
+                if trouble := self._enter_key(node, reply):
+                    asking.again(node, f"sent no key of its own: {trouble}")
+            nodes = [node for node in asking.there if node in self._keys or not self.keys]
+            if len(nodes) >= users:
+                break
+            if not (waits or self.places):  # where users come and go, a number of nodes is one of people
+                report.waiting(len(nodes), users)
+            waits = True
         self._nodes = nodes[:users]
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
-        if self.absent > self._max_missing * users:
-            there = "" if self.places else f"{len(nodes)} are there, and "
-            raise RunFailed(
-                f"too few nodes are registered after {timeout:g} s for users = {users}: {there}max_missing = "
-                f"{self._max_missing} needs {users - math.floor(self._max_missing * users)}; start more nodes, or give "
-                f"roster_timeout more seconds{_NO_KEY if self.keys else ''}"
-            )
-        if self.absent:
-            log.warning("some of the %d users have no node: they count as missing in every round", users)
-        elif len(nodes) > users:
+        self.hint = _NO_KEY if self.keys else ""
+        self._settle(timeout, "" if self.places else asking.sight())
+        if len(nodes) > users:
             log.warning("there are more nodes than the plan has users, %d: the others are not used", users)
 
-    def _registered(self, grid: Grid, timeout: float) -> list[int]:
-        """Return the ids of the nodes, rising; where sums are masked, of those that have sent a key."""
-        nodes = sorted(grid.get_node_ids())
-        if not self.keys:
-            return nodes
-        question = roster_question(b"", counts=False, keys=True)
-        new = [Message(question, node, MessageType.TRAIN) for node in nodes if node not in self._asked]
-        self._asked.update(nodes)
-        for reply in grid.send_and_receive(new, timeout=timeout) if new else ():
-            self._enter_key(reply)
-        return [node for node in nodes if node in self._keys]
-
-    def _enter_key(self, reply: Message) -> None:
-        node, reason = reply.metadata.src_node_id, "another node has the same"
+    def _enter_key(self, node: int, reply: Message) -> str:
+        """Take a node's key; return why it is of no use, or nothing."""
+        self._keys.pop(node, None)
         if reply.has_error():
-            reason = failure(reply)
-        else:
-            try:
-                key = read_roster(reply, counts=False, keys=True).key
-            except BadInput as error:
-                key, reason = None, str(error)
-            if key is not None and key not in self._keys.values():
-                self._keys[node] = key
-                return
-        log.warning("node %d counts as absent, for it sent no key of its own: %s", node, reason)
+            return failure(reply)
+        try:
+            key = read_roster(reply, counts=False, keys=True).key
+        except BadInput as error:
+            return str(error)
+        if key is None or key in self._keys.values():
+            return "another node has the same"
+        self._keys[node] = key
+        return ""
 
 
 class ClientWire(Wire):

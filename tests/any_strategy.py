@@ -4,16 +4,20 @@ from typing import Any
 
 import numpy as np
 from helpers import federation_of, make
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
 
 from simulations.testing.strategy_contract import SHAPE
 from strategies import STRATEGIES, UserLevelStrategy
 from strategies.core.recipe import example_problem
 from userdp.accounting import Guarantee
-from userdp.data import Federation
+from userdp.data import Block, ColumnarFederation, Federation
 from userdp.problems import Problem
+from userdp.problems.one_hot import OneHot
 from userdp.streams import DRAWN_SEED, GIVEN_SEED, SECURE_ASSUMPTIONS
 
-__all__ = ["FACTS", "MEASURED_FIRST", "SHAPE", "USERS", "halves", "method_of", "options_of", "problem_of", "sources"]
+__all__ = ["FACTS", "MEASURED_FIRST", "SHAPE", "USERS", "as_read", "halves", "method_of", "options_of", "problem_of"]
+__all__ += ["sources"]
 USERS = 400
 FACTS = {"min_samples": 1, "max_samples": 1, "samples": USERS}
 MEASURED_FIRST = {"localized_weighting"}
@@ -35,6 +39,18 @@ def method_of(
     """The strategy for these users of one sample each, with the options of its example and these."""
     given = {"facts": FACTS, **options_of(name), **options}
     return make(STRATEGIES[name], problem or problem_of(name), USERS, epsilon, delta, **given)
+
+
+def as_read(problem: Problem, samples: ArrayLike, sizes: list[int] | None = None, targets: Any = None) -> Federation:
+    """Users of these samples, with targets if the loss has any: of dense columns, sparse ones, or of codes 0 and 1."""
+    made = federation_of(samples, sizes, targets if problem.has_targets else None)
+    block = made.block(np.arange(made.users))
+    if problem.sparse:
+        return ColumnarFederation(Block(csr_array(block.features), block.offsets, block.targets))
+    if not isinstance(problem, OneHot):
+        return made
+    codes = np.where(np.isfinite(block.features), block.features > 0, -1).astype(np.int32)
+    return ColumnarFederation(Block(codes, block.offsets, block.targets))
 
 
 def halves(problem: Problem, users: int = USERS) -> Federation:

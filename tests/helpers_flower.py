@@ -93,6 +93,18 @@ class FlowerEngine:
                 process.send_signal(signal.SIGKILL)
 
 
+def run_on_flower(
+    home: Path, app: Path, nodes: int, settings: Mapping[str, str | int | float], flwr: Path = FLWR
+) -> None:
+    """Run the app on a SuperLink of its own, in a folder that is made for it."""
+    home.mkdir()
+    engine = FlowerEngine(home, flwr)
+    try:
+        engine.run(app, nodes, settings)
+    finally:
+        engine.stop()
+
+
 class FlowerDeployment(FlowerEngine):
     """A SuperLink and one SuperNode for each node-config, with TLS if ``keys`` is a folder that `make_keys` made."""
 

@@ -215,6 +215,7 @@ RUNS = {
         )
     },
     **{f"auto, {kind}": Run("auto", {}, kind) for kind in ("poisson_ridge", "softmax_ridge_intercept", "huber")},
+    "auto, coefficients": Run("auto", {"coefficients": 0.5}, "squared_intercept"),
     # Of many steps, so small an epsilon takes few.
     "auto, torch_bce": Run("auto", {}, "torch_bce", epsilon=0.01),
     "auto, torch_bce, replace_one": Run("auto", {"relation": "replace_one"}, "torch_bce", epsilon=0.01),

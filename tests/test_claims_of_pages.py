@@ -27,31 +27,6 @@ FALSE = (
 )
 
 
-def sentence(page: str, begin: str, end: str) -> str:
-    """The text between ``begin``, which stands there once, and ``end``, on one line."""
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    assert text.count(begin) == 1
-    return text.partition(begin)[2].partition(end)[0]
-
-
-def named(text: str) -> set[str]:
-    return set(re.findall(r"`(\w+)`", text)) & set(STRATEGIES)
-
-
-def test_the_page_on_the_guarantee_names_who_can_have_secure_noise():
-    told = sentence("docs/meaning.md", '`privacy.noise = "secure"`:', "[guarantees]")
-    families = {name for name, one in STRATEGIES.items() if one.about.family in {"clipping", "robust"}}
-    assert "of the families of clipping and robust means" in told
-    can = {name for name, one in STRATEGIES.items() if one.about.without_secure_noise is None}
-    assert families | named(told) == can
-
-
-def test_the_page_on_deployment_names_who_does_not_protect_every_iterate_from_other_silos():
-    told = sentence("docs/deployment.md", "**Other silos** see every model", "All other private strategies")
-    late = {name for name, one in STRATEGIES.items() if one.about.release == "phase"}
-    assert named(told) == late | {name for name, one in STRATEGIES.items() if "unless" in one.about.promise}
-
-
 @pytest.mark.parametrize("name", BY_PAPER)
 def test_where_a_calibration_proves_nothing_no_epsilon_is_promised(name):
     strategy = STRATEGIES[name]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
-from helpers_flower import FlowerEngine
+from helpers_flower import run_on_flower
 
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid
@@ -92,13 +92,7 @@ def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_page(example, 
     (app / "pyproject.toml").write_text(
         next(block for block in blocks("toml", "docs/flower-app.md") if "tool.flwr.app" in block)
     )
-    home = tmp_path / "flower"
-    home.mkdir()
-    engine = FlowerEngine(home)
-    try:
-        engine.run(app, 4, {"output": str(tmp_path)})
-    finally:
-        engine.stop()
+    run_on_flower(tmp_path / "flower", app, 4, {"output": str(tmp_path)})
     check(example, np.load(tmp_path / "model.npz")["x"])
 
 

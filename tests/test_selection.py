@@ -95,7 +95,7 @@ def test_a_fifth_of_long_cases_is_drawn_and_all_of_a_room_that_changed():
     assert 0.18 < sum(map(len, draws)) / 20_000 < 0.22  # seven deviations
     assert set().union(*draws) == set(cases)
     audit = "tests/userdp/audit/test_statistic.py"
-    assert selection.touched(audit, frozenset({"userdp/audit/statistic.py"}))
+    assert selection.touched(audit, frozenset({"userdp/audit/scores.py"}))
     assert selection.touched(audit, frozenset({audit}))
     assert not selection.touched(audit, frozenset({"userdp/masking/grid.py"}))
     assert not selection.touched(audit, None)

@@ -1,6 +1,9 @@
 """Tables about strategies for README.md, docs/guarantees.md and docs/strategy, made from their classes."""
 
+import ast
+import re
 import textwrap
+from pathlib import Path
 
 from strategies import STRATEGIES, Recipe
 from strategies.core.recipe import guarantees
@@ -65,6 +68,18 @@ def secure_noise() -> str:
     return textwrap.fill(
         f"{_names(able)} have secure noise. {_names(refused)} refuse it. The page of each strategy says what secure "
         "noise changes in it, or why it is refused.",
+        120,
+    )
+
+
+def time_of_secure_noise() -> str:
+    """Return how long whole runs with secure noise take at most, from the limits of benchmarks/secure.py."""
+    written = Path(__file__).resolve().parents[2].joinpath("benchmarks", "secure.py").read_text(encoding="utf-8")
+    (limits,) = re.findall(r"^LIMITS = (\{.*\})$", written, flags=re.MULTILINE)
+    told = ", ".join(f"times {ratio:g} for {kind}" for kind, ratio in ast.literal_eval(limits).items())
+    return textwrap.fill(
+        f"The processor time of a whole run is at most that of the same run with seeded noise {told}; `make bench` "
+        "checks it.",
         120,
     )
 

@@ -43,8 +43,9 @@ class Compared:
 
 def compared(accounts: Accounts, results: Path) -> Compared:
     """Compare the run directories in a folder with the entries of a database; `BadInput` if it does not answer."""
-    places, tokens = accounts.places(), _tokens(results)
-    inside = results.resolve()
+    places, inside = accounts.places(), results.resolve()
+    files = {*results.rglob(TOKEN), *results.glob(f"*/{TOKEN}")}  # the latter behind links, too
+    tokens = {file.parent: token_of(file.parent) or "" for file in sorted(files)}  # "" if unreadable: of no entry
     absent = [
         f"information: account {account} has an entry for {place}, which holds no such run"
         for token, (account, place) in places.items()
@@ -52,9 +53,3 @@ def compared(accounts: Accounts, results: Path) -> Compared:
     ]
     missing = [folder for folder, token in tokens.items() if token not in places]
     return Compared(results, accounts.url, len(tokens), missing, absent)
-
-
-def _tokens(results: Path) -> dict[Path, str]:
-    """Return the token of each run directory that has one; "" for one that cannot be read, which no entry has."""
-    found = {*results.rglob(TOKEN), *results.glob(f"*/{TOKEN}")}  # the latter behind links, too
-    return {file.parent: token_of(file.parent) or "" for file in sorted(found)}

@@ -17,6 +17,7 @@ from simulations.config.places import absolute_path, make_absolute
 from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
 from simulations.records.run_directory import write_text, writing
 from simulations.runs.build import load_datasets
+from strategies.core.recipe import Recipe
 from strategies.registry import STRATEGIES
 from userdp.data.source import Datasets
 from userdp.data.tables.declared import did_you_mean
@@ -118,6 +119,12 @@ def refuse_several(settings: Mapping[str, Any]) -> None:
 
 
 def _with_kind(value: Any) -> Any:
+    recipe = value if isinstance(value, type) else type(value)
+    if issubclass(recipe, Recipe):
+        raise BadInput(
+            f"strategy = {recipe.__name__}: must be the strategy's name, {recipe.about.name!r}, or that with settings, "
+            f"{{'kind': {recipe.about.name!r}, ...}}"
+        )
     if isinstance(value, list | tuple):
         return [_with_kind(one) for one in value]
     return {"kind": value} if isinstance(value, str) else as_in_a_file(value)

@@ -14,9 +14,8 @@ import pandas as pd
 from simulations.api.classes import in_units, with_names
 from simulations.api.unknown_levels import OnUnknown, check_on_unknown, taken_levels, told_cells
 from simulations.config.run_config import RunConfig, parse_config
-from simulations.records.coefficients import Rows, of_model
+from simulations.records.coefficients import HIDDEN_LEVELS, Rows, of_model
 from simulations.records.evaluation import Evaluation
-from simulations.records.hidden_levels import MEANING
 from simulations.records.named_code import check_code
 from simulations.records.run_directory import (
     RunDirectory,
@@ -129,7 +128,9 @@ class SavedModel:
         lost, unusable = taken_levels(columns.samples, features, unusable, on_unknown)
         unknown = bool(lost.any())
         if drowned := int(columns.samples.at_levels(features, self.hidden).sum()):
-            log.warning("%d of %d rows hold one of these levels: %s; %s", drowned, rows, listed(self.hidden), MEANING)
+            log.warning(
+                "%d of %d rows hold one of these levels: %s; %s", drowned, rows, listed(self.hidden), HIDDEN_LEVELS
+            )
         targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
         block, _ = problem.bound(Block(features, np.arange(rows + 1), targets))
         found = pd.DataFrame(

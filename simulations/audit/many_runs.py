@@ -17,8 +17,7 @@ from userdp.accounting.guarantee import Guarantee
 from userdp.arrays.types import Array
 from userdp.audit.coins import accuracy_lower_bound, most_right, mu_lower_bound
 from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound
-from userdp.audit.scores import error_rates
-from userdp.audit.statistic import Direction
+from userdp.audit.scores import Direction, error_rates
 from userdp.audit.trade_off import Gaussian
 from userdp.errors import BadInput
 from userdp.sampling import Sampler

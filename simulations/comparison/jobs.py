@@ -24,7 +24,8 @@ from simulations.engines.ray_grid import begin_ray
 from simulations.records.environment import versions
 from simulations.records.evaluation import main_metric
 from simulations.records.run_directory import private_folder, write_text, writing
-from simulations.reports.progress import Clock, MinuteLines, progress_on_terminal
+from simulations.reports.progress import Clock, how_far
+from simulations.runs.build import build_problem
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,11 @@ def compare(
 
     ``workers`` are Ray processes with one CPU each, all CPUs if None; 0 runs the cells one by one in this process, and
     so does the ray engine, whose actors need the CPUs. The ``directory`` is by default the file's output directory and
-    name; ``watch`` is called after every run. BadInput if the directory cannot be written, RunFailed without Ray.
+    name; ``watch`` is called after every run. BadInput if a problem cannot be built or the directory not be written,
+    RunFailed without Ray.
     """
+    for cell in {json.dumps([cell.raw["problem"], cell.raw["data"]]): cell for cell in comparison.cells}.values():
+        build_problem(cell.reference())  # before the first cell, of which each would fail
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
     with writing(f"output.directory: {root}"):
         private_folder(root)
@@ -189,8 +193,9 @@ def _executor(workers: int | None, engine: EngineSection) -> Iterator[Execute]:
         yield _one_by_one
         return
     where = {"address": engine.address or "local", "num_cpus": None if engine.address else engine.workers}
-    remedy = "" if actors else "; --workers 0 runs without it"
-    ray, own = begin_ray("Ray cannot be started", remedy, **(where if actors else {"num_cpus": workers}))
+    remedy = "engine.kind = 'local' and --workers 0 run" if actors else "--workers 0 runs"
+    settings = where if actors else {"num_cpus": workers}
+    ray, own = begin_ray("Ray cannot be started", f"; {remedy} without it", **settings)
     try:
         yield _one_by_one if actors else _side_by_side  # the grids of all cells use one Ray
     finally:
@@ -225,24 +230,21 @@ def _side_by_side(jobs: Sequence[Job], root: Path) -> Iterator[tuple[Job, Record
 @contextmanager
 def live(comparison: Comparison, clock: Clock = time.monotonic) -> Iterator[Watch]:
     """Provide the function that a comparison calls after every run, to show its progress on standard error."""
-    runs, lines, of = Counter[str](), MinuteLines(clock), len(comparison.cells)
+    runs, of = Counter[str](), len(comparison.cells)
 
     def before() -> str:
         count = runs.total() - runs["cells"]
         return f" after {count} run{'' if count == 1 else 's'} of searches and references" if count else ""
 
-    with progress_on_terminal("cell") as bar:
-        task = None if bar is None else bar.add_task("", total=of, beside="")
+    with how_far("cell", clock) as told:
+        told.begin(beside="")
 
         def watch(job: Job, record: Record, made_now: bool) -> None:
             runs[job.stage] += 1
             done = runs["cells"]
-            if bar is not None and task is not None:
-                bar.update(task, completed=done, beside=before())
-                return
             if job.stage != "cells" or not made_now:
                 # Other runs say nothing about the duration of a cell.
-                lines.count_from(done)
-            lines.tell(done, of, lambda: f"{done} of {of} cells done{before()}")
+                told.count_from(done)
+            told.tell(done, of, lambda: f"{done} of {of} cells done{before()}", before)
 
         yield watch

@@ -1,10 +1,11 @@
 """Paths and files of code in a configuration, resolved relative to its folder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from userdp.errors import BadInput
+from userdp.problems.registry import PROBLEMS
 
 
 def absolute_path(path: str | Path, folder: Path = Path()) -> str:
@@ -15,8 +16,30 @@ def absolute_path(path: str | Path, folder: Path = Path()) -> str:
         raise BadInput(f"the path {str(path)!r} leads nowhere: write it in full") from None
 
 
-def _listed(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [given]
+def named_code(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (field, section, key) of each text that may name code, "file.py:name" or "package.module:name".
+
+    Fields of [problem] but its kind are named without their section, others with it. Of a loss that is code itself,
+    which is not imported, all fields may name some.
+    """
+    problem, data, strategies = (values.get(name) or {} for name in ("problem", "data", "strategy"))
+    problem, data = (section if isinstance(section, Mapping) else {} for section in (problem, data))
+    kind = problem.get("kind")
+    fields: Iterable[str] = ()
+    if isinstance(kind, str) and PROBLEMS.is_place(kind):
+        fields = problem.keys() - {"kind"}
+    elif isinstance(kind, str) and kind in PROBLEMS:
+        fields = PROBLEMS[kind].code_fields
+    for field in fields:
+        inner = problem.get(field)
+        named = [(f"{field}.{name}", inner, name) for name in inner] if isinstance(inner, Mapping) else []
+        yield from named or [(field, problem, field)]
+    yield from (("problem.kind", problem, "kind"), ("data.kind", data, "kind"))
+    for one in strategies if isinstance(strategies, list) else [strategies]:
+        yield from ((f"strategy.{key}", one, key) for key in ("kind", "sampling") if isinstance(one, Mapping))
+    asked = values.get("ask", problem.get("ask"))
+    sections = [one for one in asked if isinstance(one, Mapping)] if isinstance(asked, list) else []
+    yield from ((f"ask.{number}", one, "statistic") for number, one in enumerate(sections, start=1))
 
 
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
@@ -25,7 +48,7 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
     def resolved(path: str) -> str:
         return absolute_path(path, folder)
 
-    data, problem, strategies = raw.get("data"), raw.get("problem"), raw.get("strategy")
+    data, problem = raw.get("data"), raw.get("problem")
     for section, keys in ((data, ("path", "cache")), (problem, ("initial_model",))):
         for key in keys:
             if isinstance(section, dict) and isinstance(section.get(key), str):
@@ -36,13 +59,7 @@ def make_absolute(raw: dict[str, Any], folder: Path) -> None:
         name = place.removeprefix("hf:") if isinstance(place, str) and place.startswith("hf:") else ""
         if isinstance(section, dict) and (name.startswith((".", "~")) or (name and Path(resolved(name)).is_dir())):
             section[key] = f"hf:{resolved(name)}"
-    metrics = problem.get("metrics") if isinstance(problem, dict) else None
-    named: list[tuple[Any, Iterable[str]]] = [(one, tuple(one)) for one in (problem, metrics) if isinstance(one, dict)]
-    named += [(one, ("kind", "sampling")) for one in _listed(strategies)]
-    named += [(data, ("kind",)), *((one, ("statistic",)) for one in _listed(raw.get("ask")))]
-    for section, fields in named:
-        for key in fields if isinstance(section, dict) else ():
-            place = section.get(key)
-            home, colon, name = place.rpartition(":") if isinstance(place, str) else ("", "", "")
-            if colon and home.endswith(".py"):
-                section[key] = f"{resolved(home)}:{name}"
+    for _, section, key in named_code(raw):
+        home, colon, name = section[key].rpartition(":") if isinstance(section.get(key), str) else ("", "", "")
+        if colon and home.endswith(".py"):
+            section[key] = f"{resolved(home)}:{name}"

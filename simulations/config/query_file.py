@@ -12,11 +12,6 @@ _TAKEN = ("problem", "strategy", "preparation")
 RELATION = "relation"  # a key of [privacy] in queries
 
 
-def is_query(raw: Mapping[str, Any]) -> bool:
-    """Return whether the values of a file ask for statistics."""
-    return "ask" in raw
-
-
 def as_run(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the run that answers a query: all users take part, and nothing is trained.
 

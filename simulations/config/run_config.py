@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, create_model
 
 from simulations.config.errors import sentences
 from simulations.config.places import make_absolute
-from simulations.config.query_file import as_run, is_query
+from simulations.config.query_file import as_run
 from strategies.core.options import PreparedOptions, StrategyOptions
 from strategies.registry import STRATEGIES
 from userdp.accounting.guarantee import Privacy
@@ -228,7 +228,7 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def parse_config(raw: Mapping[str, Any]) -> RunConfig:
     """Check plain values and return their configuration; BadInput with one sentence a line for each problem."""
-    if is_query(raw):
+    if "ask" in raw:
         raw = as_run(raw)
     if "strategy" not in raw:
         raw = {**raw, "strategy": {"kind": DEFAULT}}

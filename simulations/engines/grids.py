@@ -144,6 +144,8 @@ def populated(
 class LocalGrid(InMachineGrid):
     """All nodes in this process, one after the other; ids 1..k in their order."""
 
+    engine = "local"
+
     def __init__(self, nodes: Sequence[Node]) -> None:
         super().__init__(len(nodes))
         self._nodes = nodes

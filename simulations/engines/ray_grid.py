@@ -2,8 +2,10 @@
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ from userdp.problems.base import Problem
 
 log = logging.getLogger("userdp")
 ATTEMPTS = 3  # attempts in a round with actors that die; after the last their users are missing
+PATIENCE = 15  # seconds until somebody who waits for Ray is told so
+_REMEDY = '; engine.kind = "local" runs without it'
 STARTS = 4  # attempts to start Ray, whose processes have half a minute to appear: too little on a busy machine
 
 Model = NDArray[np.float64] | None
@@ -39,17 +43,35 @@ def begin_ray(failed: str, remedy: str = "", **settings: Any) -> tuple[Any, bool
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it calls home by default
     import ray  # noqa: PLC0415 -- a second's import that local runs do not need
 
-    own = not ray.is_initialized()
-    for left in reversed(range(STARTS if own else 0)):
-        try:
-            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **settings)
-            break
-        except Exception as error:  # of no type of its own where its processes are late
-            if left and "timed out" in str(error):
-                ray.shutdown()
-                continue
-            raise RunFailed(f"{failed} ({error}){remedy}") from error
+    if own := not ray.is_initialized():
+        _check_head(settings.get("address"), failed, remedy)
+    slow = Timer(PATIENCE, lambda: log.warning("Ray has not started after %s s, and is waited for%s", PATIENCE, remedy))
+    slow.daemon = True
+    slow.start()
+    try:
+        for left in reversed(range(STARTS if own else 0)):
+            try:
+                ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **settings)
+                break
+            except Exception as error:  # of no type of its own where its processes are late
+                if left and "timed out" in str(error):
+                    ray.shutdown()
+                    continue
+                raise RunFailed(f"{failed} ({error}){remedy}") from error
+    finally:
+        slow.cancel()
     return ray, own
+
+
+def _check_head(address: str | None, failed: str, remedy: str) -> None:
+    """Raise RunFailed if nobody answers at an address, which Ray would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+    except OSError as error:
+        raise RunFailed(f"{failed} ({error.strerror or error}){remedy}") from None
 
 
 class _Worker:
@@ -92,6 +114,8 @@ class RayGrid(InMachineGrid):
     see all GPUs of their machine. RunFailed if Ray cannot be reached or started, or has no GPU to share.
     """
 
+    engine = "ray"
+
     def __init__(
         self,
         problem: Problem,
@@ -105,7 +129,7 @@ class RayGrid(InMachineGrid):
         failed = f"engine.address = {address!r}: Ray cannot be reached or started"
         cpus = None if address else workers
         # Without an address Ray would join a cluster on this machine.
-        self._ray, self._started = begin_ray(failed, address=address or "local", num_cpus=cpus)
+        self._ray, self._started = begin_ray(failed, _REMEDY, address=address or "local", num_cpus=cpus)
         there = self._ray.cluster_resources()
         count = min(workers or max(1, int(there.get("CPU", 1))), len(user_blocks))
         if gpus:

@@ -22,7 +22,7 @@ from userdp.accounting.guarantee import Guarantee
 from userdp.accounting.ledger import check_drawn
 from userdp.data.tables.cells import cell_number, numbers_of, texts_of
 from userdp.data.tables.date_cells import MICROSECONDS_A_DAY, moments_of
-from userdp.data.tables.ids import ids_of, two_ways
+from userdp.data.tables.ids import doubtful_ids, ids_of
 from userdp.data.tables.reading import form_of, read_cells
 from userdp.data.tables.tabular import owners_of
 from userdp.errors import BadInput, PopulationTooSmall
@@ -98,7 +98,7 @@ class _Search:
         labels, self._owner = owners_of(ids_of(table[user], user), user)
         if plan.config.privacy.relation == "replace_one" and len(labels) != users:
             problem = PopulationTooSmall if len(labels) < users else BadInput
-            remedy = two_ways(labels, user) or "correct data.all_users, or rows that are of no person"
+            remedy = doubtful_ids(labels, user) or "correct data.all_users, or rows that are of no person"
             raise problem(f"data.all_users = {users}, but the data have {len(labels)} users in all: {remedy}")
         self._labels = labels
 

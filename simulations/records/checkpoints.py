@@ -16,7 +16,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,8 @@ from simulations.records.run_directory import (
     private_folder,
     read_json,
     token_of,
+    write_arrays,
     write_text,
-    write_whole,
     writing,
 )
 from strategies.core.run_state import BEGUN, Resumed
@@ -139,13 +139,8 @@ class Checkpoints:
         kept |= {"token": token_of(self._folder), "values": taken.values, "arrays": list(taken.arrays)}
         text = json.dumps(kept, allow_nan=False)
 
-        def save(partial: Path) -> None:
-            with partial.open("wb") as file:
-                parts: dict[str, Any] = {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)}
-                parts |= {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
-                np.savez(file, **parts)
-
-        write_whole(self._folder / name, save)
+        parts = {f"{_STATE}.{key}": array for key, array in taken.arrays.items()}
+        write_arrays(self._folder / name, parts | {_STATE: np.frombuffer(text.encode(), dtype=np.uint8)})
 
     def _read(self, name: str) -> Snapshot | None:
         path = self._folder / name
@@ -221,18 +216,12 @@ def _opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_resumed(folder: Path, *, trusted: bool) -> None:
-    """Refuse (BadInput) a directory that names code, unless it is trusted or this user began the run here."""
+    """Refuse (BadInput) a directory that names code, unless it is trusted or this user began the run here with it."""
     values = read_toml(folder / "config.toml")
-    check_code(folder, values, trusted=trusted or began_here(folder, values))
-
-
-def began_here(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether this user began the run here, with the code that its config.toml names."""
-    try:
+    with suppress(*_UNREADABLE):
         kept, _ = _opened(folder / CHECKPOINT)
-        return hmac.compare_digest(signature(config, kept["code"]), str(kept["signature"]))
-    except _UNREADABLE:
-        return False
+        trusted = trusted or hmac.compare_digest(signature(values, kept["code"]), str(kept["signature"]))
+    check_code(folder, values, trusted=trusted)
 
 
 def configuration_file(file: Path | None, resume: Path | None) -> Path:

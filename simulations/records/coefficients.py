@@ -1,4 +1,4 @@
-"""The coefficients of a run's linear model, in the units of the declared columns."""
+"""The coefficients of a run's linear model, in the units of the declared columns, and the levels that noise hides."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +11,7 @@ from userdp.problems import GeneralisedLinear
 from userdp.problems.settings import GeneralisedLinearSettings
 
 HIDDEN = "noise hides how certain it is"
+HIDDEN_LEVELS = "so few people hold them that noise hides their share: predictions for them rest on next to nobody"
 
 Rows = Sequence[dict[str, Any]]
 """One object a coefficient: "coefficient", "unit", "span", "estimate", and "standard_error" and "interval" or None."""
@@ -42,3 +43,16 @@ def of_model(config: RunConfig, model: Vector) -> Rows:
             "train a linear model, such as squared, logistic or poisson, on features of a table"
         )
     return reading.rows(reading.of_model @ model)
+
+
+def with_level_names(config: RunConfig, told: dict[str, Any]) -> dict[str, Any]:
+    """Return what a strategy reports, with "hidden_levels" by name in place of the places of hidden columns."""
+    told = dict(told)
+    places: Sequence[int] = told.pop("hidden_columns", ())
+    if not len(places):
+        return told
+    from userdp.data.tables.sources import TableSource  # noqa: PLC0415 -- slow to import
+
+    names: Sequence[str] = config.data.columns.samples.level_names if isinstance(config.data, TableSource) else ()
+    hidden = [names[place] for place in places if place < len(names) and names[place]]
+    return told | ({"hidden_levels": hidden} if hidden else {})

@@ -6,15 +6,15 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from simulations.config.places import named_code
 from simulations.config.run_config import RunConfig
 from simulations.records.run_directory import private_folder, read_json
 from userdp.errors import BadInput
-from userdp.problems.registry import PROBLEMS
 
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
@@ -25,36 +25,10 @@ Values = RunConfig | Mapping[str, Any]
 
 
 def code_in(config: Values) -> dict[str, str]:
-    """Return field of the configuration -> code that it names, "file.py:name" or "package.module:name".
-
-    Fields of [problem] but its kind are named without their section, others with it.
-    """
+    """Return field of the configuration -> code that it names; see `simulations.config.places.named_code`."""
     values = config.model_dump(exclude_none=True) if isinstance(config, RunConfig) else config
-    found: dict[str, Any] = {}
-    sections = [values.get(name) for name in ("problem", "data", "strategy")]
-    problem, data, strategy = (section if isinstance(section, Mapping) else {} for section in sections)
-    for field in _code_fields(problem):
-        given = problem.get(field)
-        named = {f"{field}.{name}": place for name, place in given.items()} if isinstance(given, Mapping) else {}
-        found |= named or {field: given}
-    found |= {"problem.kind": problem.get("kind"), "data.kind": data.get("kind")}
-    found |= {f"strategy.{key}": strategy.get(key) for key in ("kind", "sampling")}
-    found |= {f"ask.{number}": one.get("statistic") for number, one in enumerate(_asked(values, problem), start=1)}
+    found = {field: section.get(key) for field, section, key in named_code(values)}
     return {field: place for field, place in found.items() if isinstance(place, str) and ":" in place}
-
-
-def _code_fields(problem: Mapping[str, Any]) -> Iterable[str]:
-    """Return the fields of [problem] that may name code; all of them if its class, which is not imported, is code."""
-    kind: Any = problem.get("kind")
-    if isinstance(kind, str) and PROBLEMS.is_place(kind):
-        return problem.keys() - {"kind"}
-    return PROBLEMS[kind].code_fields if kind in PROBLEMS else ()
-
-
-def _asked(values: Mapping[str, Any], problem: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the statistics that a query's file asks, or the configuration of its run."""
-    asked = values.get("ask", problem.get("ask"))
-    return [one for one in asked if isinstance(one, Mapping)] if isinstance(asked, list) else []
 
 
 def digests(config: Values) -> dict[str, str]:

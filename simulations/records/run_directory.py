@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategies.core.results import RoundRecord
 from userdp.arrays.types import Vector
@@ -69,12 +70,7 @@ class RunDirectory:
 
     def model(self, x: Vector) -> None:
         """Write the parameters of a model."""
-
-        def save(partial: Path) -> None:
-            with partial.open("wb") as file:
-                np.savez(file, x=x)
-
-        write_whole(self.path / "model.npz", save)
+        write_arrays(self.path / "model.npz", {"x": x})
 
     def progress(
         self,
@@ -169,6 +165,16 @@ def private_file(path: Path) -> None:
 def write_text(path: Path, content: str) -> None:
     """Write a text file as `write_whole` does."""
     write_whole(path, lambda partial: partial.write_text(content, encoding="utf-8"))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a NumPy archive as `write_whole` does."""
+
+    def save(partial: Path) -> None:
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    write_whole(path, save)
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from simulations.records.hidden_levels import MEANING
+from simulations.records.coefficients import HIDDEN_LEVELS
 from simulations.records.released_fields import KINDS, RELEASED, all_fields, kept
 from simulations.records.run_directory import CARD, FILES, as_json, check_files, read_json, write_text, writing
 from simulations.reports.explain import METRICS
@@ -203,7 +203,7 @@ def _algorithm(values: Values) -> list[Line]:
             for name, one in covered
         ),
         *([] if covered else [Line("Utility", "not measured under the guarantee", "config.toml: privacy.evaluate")]),
-        *values.line("Levels that noise hides", "result.json: hidden_levels", MEANING),
+        *values.line("Levels that noise hides", "result.json: hidden_levels", HIDDEN_LEVELS),
         Line("Bias", BIAS),
         *_numbers(values, _BOUNDS),
         *(line for name in _MOVED for line in _moved(values, name)),

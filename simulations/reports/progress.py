@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from simulations.records.observer import Observer
 from simulations.reports.explain import METRICS, shown, shown_claim
@@ -20,33 +20,31 @@ Bar = Callable[[str, str], Callable[[int, int], None]]  # (audited strategy, cou
 FIRST, EVERY = 10.0, 60.0  # seconds before the first line, so that short work prints none, and between two lines
 
 
-@contextmanager
-def progress_on_terminal(*first: str) -> Iterator[Progress | None]:
-    """Show bars with these texts before them; None if standard error is no terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (*map(TextColumn, first), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[beside]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as shown:
-        yield shown
+class HowFar:
+    """Shows how far work is, and how long the rest will take: by a ``bar``, else by lines on standard error."""
 
-
-class MinuteLines:
-    """Prints on standard error how far work is and how long the rest will take."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock = time.monotonic, bar: Progress | None = None) -> None:
+        self.clock, self._bar = clock, bar
+        self._task: TaskID | None = None
         self._next = clock() + FIRST
-        self._began, self._base = clock(), 0
+        self.count_from(0)
+
+    def begin(self, name: str = "", beside: str = "starting") -> None:
+        """Begin a piece of work, with words for its bar."""
+        self.count_from(0)
+        if self._bar is not None:
+            self._task = self._bar.add_task(name, total=None, beside=beside)
 
     def count_from(self, done: int, ago: float = 0.0) -> None:
         """Estimate the time left only from work beyond ``done``, which began ``ago`` seconds before now."""
-        self._began, self._base = self._clock() - ago, done
+        self._began, self._base = self.clock() - ago, done
 
-    def tell(self, done: int, of: int, sentence: Callable[[], str]) -> None:
-        """Print the sentence with the time left, if a line is due; ``done`` ``of`` all work is done."""
-        now = self._clock()
+    def tell(self, done: int, of: int, sentence: Callable[[], str], beside: Callable[[], str] | None = None) -> None:
+        """Move the bar, with new words ``beside`` it; or print the sentence with the time left, if a line is due."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=of, **({} if beside is None else {"beside": beside()}))
+            return
+        now = self.clock()
         if now < self._next:
             return
         self._next = now + EVERY
@@ -55,6 +53,18 @@ class MinuteLines:
             left = f", {time_left((now - self._began) / (done - self._base) * (of - done))}"
         sys.stderr.write(f"userdp: {sentence()}{left}\n")
         sys.stderr.flush()
+
+
+@contextmanager
+def how_far(first: str, clock: Clock = time.monotonic) -> Iterator[HowFar]:
+    """Provide what shows how far work is; on a terminal the text ``first`` stands before its bars."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield HowFar(clock)
+        return
+    columns = (TextColumn(first), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[beside]}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+        yield HowFar(clock, bar)
 
 
 def time_left(seconds: float) -> str:
@@ -74,22 +84,19 @@ def time_left(seconds: float) -> str:
 @contextmanager
 def progress_bar(clock: Clock = time.monotonic) -> Iterator[Observer]:
     """Yield the observer that shows how far a run is."""
-    with progress_on_terminal("round") as bar:
-        yield RoundLines(clock) if bar is None else RoundBar(bar)
+    with how_far("round", clock) as told:
+        told.begin()
+        yield Rounds(told)
 
 
 @contextmanager
 def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
     """Yield the function that begins an audit, and returns the one that is called with its progress."""
-    lines = MinuteLines(clock)
-    with progress_on_terminal("{task.description}") as bar:
+    with how_far("{task.description}", clock) as told:
 
         def begin(name: str, unit: str) -> Callable[[int, int], None]:
-            if bar is None:
-                lines.count_from(0)
-                return lambda done, of: lines.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
-            task = bar.add_task(name, total=None, beside=unit)
-            return lambda done, of: bar.update(task, completed=done, total=of)
+            told.begin(name, unit)
+            return lambda done, of: told.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
 
         yield begin
 
@@ -97,48 +104,35 @@ def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
 @contextmanager
 def counting_bar(title: str, line: str, clock: Clock = time.monotonic) -> Iterator[OnStep]:
     """Yield the function that is called with every step; ``line`` is filled with {done}, {of}, {beside}."""
-    with progress_on_terminal(title) as bar:
-        if bar is None:
-            lines = MinuteLines(clock)
-            yield lambda done, of, beside: lines.tell(done, of, lambda: line.format(done=done, of=of, beside=beside))
-        else:
-            task = bar.add_task("", total=None, beside="starting")
-            yield lambda done, of, beside: bar.update(task, completed=done, total=of, beside=beside)
+    with how_far(title, clock) as told:
+        told.begin()
+        yield lambda done, of, beside: told.tell(
+            done, of, lambda: line.format(done=done, of=of, beside=beside), lambda: beside
+        )
 
 
-class RoundBar(Observer):
-    """Shows the rounds of a run as a bar."""
+class Rounds(Observer):
+    """Shows the rounds of a run."""
 
-    def __init__(self, bar: Progress) -> None:
-        self._bar, self._task = bar, bar.add_task("", total=None, beside="starting")
-
-    def on_round(self, record: RoundRecord) -> None:
-        """See `Observer`."""
-        name = next((name for name in METRICS if name in record.metrics), None)
-        measured = f"{name} {shown(record.metrics[name])}  " if name else ""
-        beside = measured + _spent(record, self.plan)
-        self._bar.update(self._task, completed=record.round, total=self.plan.rounds, beside=beside)
-
-
-class RoundLines(Observer):
-    """Prints a line a minute about the rounds of a run."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._lines = clock, MinuteLines(clock)
+    def __init__(self, told: HowFar) -> None:
+        self._told = told
         self._last: float | None = None
 
     def on_round(self, record: RoundRecord) -> None:
         """See `Observer`."""
-        now = self._clock()
+        now, planned = self._told.clock(), self.plan
         # A round that comes sooner than its own seconds was taken over from a killed process.
         if self._last is None or now - self._last < record.seconds / 2:
-            self._lines.count_from(record.round - 1, ago=record.seconds)
+            self._told.count_from(record.round - 1, ago=record.seconds)
         self._last = now
-        self._lines.tell(record.round, self.plan.rounds, lambda: _sentence(record, self.plan))
-
-
-def _sentence(record: RoundRecord, planned: Plan) -> str:
-    return f"round {record.round} of {planned.rounds}, {_spent(record, planned)}"
+        name = next((name for name in METRICS if name in record.metrics), None)
+        measured = f"{name} {shown(record.metrics[name])}  " if name else ""
+        self._told.tell(
+            record.round,
+            planned.rounds,
+            lambda: f"round {record.round} of {planned.rounds}, {_spent(record, planned)}",
+            lambda: measured + _spent(record, planned),
+        )
 
 
 def _spent(record: RoundRecord, planned: Plan) -> str:

@@ -11,8 +11,8 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from simulations.config.run_config import REFERENCE
+from simulations.records.coefficients import HIDDEN_LEVELS
 from simulations.records.evaluation import main_metric
-from simulations.records.hidden_levels import MEANING
 from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
 from simulations.records.run_directory import ANSWERS, as_json, check_files, read_json, write_text, writing
 from simulations.reports import explain
@@ -109,7 +109,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "held_out": explain.held_out_rows(result),
         "coefficients": coefficient_cells(result.get("coefficients", ())),
         "hidden_levels": result.get("hidden_levels", ()),
-        "about_hidden_levels": MEANING,
+        "about_hidden_levels": HIDDEN_LEVELS,
         "forest": forest_chart(result.get("coefficients", ())),
         "not_drawn": not_drawn(result.get("coefficients", ())),
         "errors": {name.replace("_", " "): error for name, error in errors.items()},

@@ -12,7 +12,7 @@ from simulations.account.entering import VARIABLE, refusal, wanted
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.records.coefficients import reading_of
 from simulations.records.named_code import digests
-from simulations.runs.trackers import check_installed
+from simulations.runs.trackers import TRACKERS
 from strategies.auto.preparation import LearnCoordinates
 from strategies.core.base import UserLevelStrategy
 from strategies.core.plan import Plan
@@ -25,6 +25,7 @@ from userdp.data import Federation
 from userdp.data.source import Datasets, LoadReport
 from userdp.data.tables.unusable import CHECK_RANGE, clipped_end
 from userdp.errors import BadInput
+from userdp.extras import check_extra
 from userdp.problems import Problem
 from userdp.problems.initial_model import public_model
 from userdp.tracebacks import without_internals
@@ -315,7 +316,8 @@ class Prepared:
             self.problem.settle_device()
         if self.datasets.train is not None:
             check_samples(self.facts, self.datasets.train, self.strategy.plan.guarantee)
-        check_installed(self.config.output.trackers)
+        names = self.config.output.trackers
+        check_extra("trackers", f"output.trackers = {names!r}", [TRACKERS[name][0] for name in names])
 
 
 def insist(config: RunConfig, plan: Plan) -> None:

@@ -262,9 +262,3 @@ def _read_line(line: bytes, path: Path) -> Claim:
         return Claim.of({name: value for name, value in values.items() if name != "admitted"})
     except (ValueError, AttributeError):  # `Refused` is one
         raise Refused(f"no run is accepted while {path} has a line that is no run: restore it as it was") from None
-
-
-def check_made_for(config: RunConfig, folder: Path, declarations: str) -> PolicyDoor:
-    """Return the door of a folder of people's data; raise `Refused` for a configuration that could never pass it."""
-    read_policy(folder).check(claim_of(config), declarations)
-    return PolicyDoor(folder, declarations)

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from simulations.config.run_config import REFERENCE
+from simulations.records.coefficients import with_level_names
 from simulations.records.environment import peak_memory, versions
 from simulations.records.evaluation import Schedule, better, constant_name
-from simulations.records.hidden_levels import with_level_names
 from simulations.records.run_directory import plain
 from simulations.runs.build import Prepared, with_assumptions
 from strategies.core.base import UserLevelStrategy

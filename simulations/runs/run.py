@@ -10,7 +10,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from simulations.config.run_config import RunConfig
-from simulations.engines.configured import engine_of, make_grid
+from simulations.engines.configured import make_grid
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.evaluation import Evaluation, Schedule
 from simulations.records.observer import Observer
@@ -18,7 +18,7 @@ from simulations.runs.build import Prepared, load_datasets, server_datasets
 from simulations.runs.folder import RunFolder, conclude
 from simulations.runs.policy import claim_of
 from simulations.runs.result import Result
-from simulations.runs.trackers import trackers_of
+from simulations.runs.trackers import Tracked
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 from strategies.wire.questions import model_vector
@@ -90,14 +90,15 @@ def run(
         if deployed:
             prepared.strategy.require_identities = True
             prepared.strategy.claim = claim_of(config, prepared.strategy.plan.guarantee, folder.path)
-        followers = [folder, *trackers_of(config.output.trackers, folder.path), *observers]
+        trackers = [Tracked(name, folder.path) for name in dict.fromkeys(config.output.trackers)]
+        followers = [folder, *trackers, *observers]
         for one in followers:
             one.on_start(prepared.plan)
             stack.callback(one.on_end)
         result = Result(prepared, schedule, config.engine.kind, again=resume)
         try:
             with make_grid(config, prepared.problem, prepared.datasets) if grid is None else nullcontext(grid) as used:
-                result.engine = engine_of(used)
+                result.engine = getattr(used, "engine", "flower")
                 _train(prepared, used, schedule, folder, followers)
                 if not deployed and config.trains_reference:
                     result.non_private = _reference(prepared, used, evaluation)

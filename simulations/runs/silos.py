@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from simulations.config.run_config import RunConfig
 from simulations.engines.grids import populated, shards
-from simulations.records.run_directory import private_folder, write_whole, writing
+from simulations.records.run_directory import private_folder, write_arrays, writing
 from simulations.runs.build import hides_number, load_datasets
-from simulations.runs.policy import check_made_for, digest, write_policy
+from simulations.runs.policy import PolicyDoor, claim_of, digest, read_policy, write_policy
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.federation import JoinedFederation
 from userdp.errors import BadInput
@@ -75,7 +75,9 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
     whether the silo takes part: all its users would be missing because of that one.
     """
     block, users, labels, (made_for, declarations) = _read(folder / FILE)
-    door = None if made_for == SIMULATION else check_made_for(config, folder, declarations)
+    door = None if made_for == SIMULATION else PolicyDoor(folder, declarations)
+    if door is not None:
+        read_policy(folder).check(claim_of(config), declarations)
     fewest, most = config.data.sample_limits
     if most is not None:
         _, first = block.thinned(np.arange(block.samples) - np.repeat(block.offsets[:-1], block.sizes) < most)
@@ -140,12 +142,7 @@ def _write(config: RunConfig, folder: Path, block: Block, users: NDArray[np.int6
         private_folder(folder)
         if made_for == PEOPLE:
             write_policy(config, folder)
-
-        def save(partial: Path) -> None:
-            with partial.open("wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-
-        write_whole(folder / FILE, save)
+        write_arrays(folder / FILE, arrays)
 
 
 def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str], tuple[str, str]]:

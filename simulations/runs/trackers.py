@@ -12,7 +12,7 @@ import math
 import os
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput
-from userdp.extras import check_extra
 
 log = logging.getLogger("userdp")
 ARTIFACTS = ("config.toml", "plan.json", "guarantee.json")
@@ -142,11 +141,6 @@ TRACKERS: Mapping[str, tuple[str, Callable[[Path, Parameters], Tracker]]] = {
 """Name in the configuration -> (the module that it needs, the tracker)."""
 
 
-def check_installed(names: Sequence[str]) -> None:
-    """Refuse trackers whose package is not installed."""
-    check_extra("trackers", f"output.trackers = {list(names)!r}", [TRACKERS[name][0] for name in names])
-
-
 class Tracked(Observer):
     """A tracker of a run directory, opened when the run starts; later failures are warnings.
 
@@ -188,11 +182,6 @@ class Tracked(Observer):
                 # Foreign messages may quote addresses with passwords.
                 log.warning("%s failed (%s): later rounds are in the run directory", self._name, type(error).__name__)
             self._failed = True
-
-
-def trackers_of(names: Sequence[str], directory: Path) -> list[Tracked]:
-    """Return the trackers of a run."""
-    return [Tracked(name, directory) for name in dict.fromkeys(names)]
 
 
 def _parameters(directory: Path) -> dict[str, bool | int | float | str]:

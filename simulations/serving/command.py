@@ -67,7 +67,7 @@ def add(
         from simulations.config.run_config import read_toml  # noqa: PLC0415
         from simulations.flower import configuration_of  # noqa: PLC0415
         from simulations.serving.keeper import checked  # noqa: PLC0415
-        from simulations.serving.repetition import moment  # noqa: PLC0415
+        from simulations.serving.queue import moment  # noqa: PLC0415
 
         text = tomli_w.dumps(read_toml(file, overrides or []))
         config = configuration_of(text)

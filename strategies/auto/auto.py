@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from strategies.auto.choice import Choice
-from strategies.auto.coefficients import Curvatures, Influences, inference_stages
-from strategies.auto.columns import column_coordinates, column_model, column_stages
+from strategies.auto.coefficients import Curvatures, Influences, Slopes, SlopeSizes
+from strategies.auto.columns import column_coordinates, column_stages
 from strategies.auto.level import balance
 from strategies.auto.preparation import (
     MOST_COLUMNS,
@@ -22,10 +22,11 @@ from strategies.auto.preparation import (
 )
 from strategies.auto.releases import AnySampler, Movement, Shares
 from strategies.auto.staged import (
+    RATE,
     AdaptiveStep,
     AutoScheme,
+    ClipScale,
     Pace,
-    adaptive_stages,
     outline,
     reported,
     shares_of,
@@ -48,7 +49,7 @@ from strategies.core.recipe import Recipe
 from userdp.accounting import Relation, calibrate_noise
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
-from userdp.problems import GeneralisedLinear, OneHotPoisson, Poisson
+from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, SparseLinear
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
 _RECENTRED_ROUNDS, _MEASURED_ROUNDS = 5, 6  # Rounds that move the model, the latter with measured steps
@@ -84,7 +85,8 @@ class Auto(Recipe):
        permits: narrow ones bias the model towards the majority of users. Where noise hid the moments and gradients turn
        out to be more curved than noise explains, steps are shortened. The best constant becomes the precision-weighted
        mean of the mean target and the gradients' estimate of it; classes' shares stay as released. For one score the
-       way from there is shrunk as far as chance, of noise or of who takes part, hides it.
+       way from there is shrunk as far as chance, of noise or of who takes part, hides it, and forgotten where chance
+       makes one as long in one run of twenty.
     8. *Balance*, for counts: clips cut the few large ones, and a model predicts too little. Users send their slopes by
        the intercept, which a clip leaves nearly whole, and the intercept moves by their mean.
     9. *Coefficients*, if a share of the budget is set aside for them: the curvature at the trained model, the number of
@@ -229,7 +231,8 @@ class Auto(Recipe):
 
     def _stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
         problem, inference = given.problem, self._inference(given)
-        model, columns = linear_model(problem), column_model(problem)
+        model = linear_model(problem)
+        columns = problem if isinstance(problem, SparseLinear | OneHot) else None  # each of which gets a scale
         if model is None and columns is None:
             return (Filled(), *self._plain_stages(given, pace), Choice())
         counts = isinstance(problem, Poisson | OneHotPoisson)
@@ -260,12 +263,13 @@ class Auto(Recipe):
         if problem.ridge:
             raise BadInput(f"{asked}: problem.ridge = {problem.ridge:g} shrinks coefficients; set problem.ridge = 0")
         reading = given.public.reading or CoefficientMap.plain(given.dimension, problem.intercept)
-        return inference_stages(reading)
+        return Curvatures(reading), SlopeSizes(reading), Slopes(reading), Influences(reading)
 
     def _plain_stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
         domain, certificate = given.problem.domain, given.problem.certificate
         if uncertified(given.problem):
-            return tuple(adaptive_stages(pace.steps, domain))
+            lengths = (RATE * (1 - number / pace.steps) for number in range(pace.steps))
+            return (ClipScale(), *(AdaptiveStep(length, domain) for length in lengths))
         # A known curvature, or one without a bound, is not measured.
         curved = certificate.smoothness or 0.0
         measured = certificate.convex and curved > certificate.strong_convexity

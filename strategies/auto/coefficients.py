@@ -27,11 +27,6 @@ _FAINT = 0.08  # Noise on mean squares, over a typical one, that a wider clip ma
 _NARROW, _WIDE = 0.5, 3.0  # Range of the clip of squares, over that of slopes, squared, for equal coordinates
 
 
-def inference_stages(reading: CoefficientMap) -> "tuple[Stage, ...]":
-    """Return the four rounds."""
-    return Curvatures(reading), SlopeSizes(reading), Slopes(reading), Influences(reading)
-
-
 def begun(progress: Progress, reading: CoefficientMap, noise: float) -> Inference:
     """Return where the rounds begin: the trained model, in coordinates of the parameters that are not left out.
 

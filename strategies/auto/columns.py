@@ -23,11 +23,6 @@ _NORM = STATISTICS["log_norm"]
 KNOWN = 3.0  # Standard deviations of noise that the size of the sum of columns must exceed to be used
 
 
-def column_model(problem: Problem) -> SparseLinear | OneHot | None:
-    """Return the problem if each of its columns gets a scale, else None."""
-    return problem if isinstance(problem, SparseLinear | OneHot) else None
-
-
 def column_coordinates(problem: Problem) -> ColumnCoordinates | None:
     """Return the coordinates of columns before the first release; the sum of one-hot columns is known to be one."""
     if isinstance(problem, SparseLinear):

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from strategies.auto.column_coordinates import ColumnCoordinates
 from strategies.auto.inference import Inference
@@ -93,6 +94,7 @@ def column_scales(released: Vector, deviation: float, low: float, high: float, w
 
 CLIP_BIAS = 0.2  # Assumed bias of the best constant by clips, in deviations of users' slopes
 OFF_CENTRE = 0.2  # Assumed mean of the way's scores over their root mean square: centres are those of weighted users
+RARELY = 0.05  # Share of tables without a signal of which a model is released rather than the constant
 CERTAIN = 2.0  # Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps
 
 
@@ -110,11 +112,6 @@ class Known(Stateful):
     remembered: ClassVar[tuple[str, ...]] = ("gradient", "variance")
     gradient: Vector
     variance: Vector
-
-    @classmethod
-    def first(cls, released: Vector, deviation: float) -> "Known":
-        """Return the estimate after the first release."""
-        return cls(released, np.full(len(released), deviation**2))
 
     def corrected(self, released: Vector, deviation: float, change: Vector, doubt: Vector) -> "Known":
         """Return the estimate after another release: its precision-weighted mean with the prediction (Kalman 1960).
@@ -199,7 +196,7 @@ class Progress(Stateful):
         """Correct the known gradient by a release, predicted from the former ones and the last step."""
         known = self.known
         if known is None:
-            self.known = Known.first(released, deviation)
+            self.known = Known(released, np.full(len(released), deviation**2))
             return
         self.heed(released, deviation)
         spread = self.spread(self.move)
@@ -296,22 +293,24 @@ class Progress(Stateful):
         """End the descent: settle the constant, and shrink the way from there as far as chance hides it.
 
         Of a way of squared length S and variance V in p coordinates a share of ``V / S`` is worth forgetting (James and
-        Stein 1961), and ``sqrt(2 / p)`` of that more for how much V varies. V is that of the noise, and that by which
-        people like these ``users`` differ. Unless predictions will be ``balanced``, their mean moves to the constant's,
-        the more the less certain it is.
+        Stein 1961), and ``sqrt(2 / p)`` of that more for how much V varies; and all of a way that chance makes as long
+        once in twenty, were the curvature of rates and counts lower by its error. V is that of the noise, and that by
+        which people like these ``users`` differ. Unless predictions will be ``balanced``, their mean moves to the
+        constant's, the more the less certain it is.
         """
         biased = self.settle()
         if self.known is None or len(self.across) > 1 or not self.learns:
             return
-        released, centre = self.level_deviation < math.inf, np.zeros(len(self.z))
-        along = self.along if released else centre
-        if released:
-            centre = float(along @ self.z) / float(along @ along) * along
-        way, seen = self.z - centre, self.space.seen
+        released, seen = self.level_deviation < math.inf, self.space.seen
+        along = self.along if released else np.zeros(len(self.z))
+        centre = float(along @ self.z) / (float(along @ along) or 1.0) * along
+        way = self.z - centre
         slopes = max(self.slope_deviation, self.slope) ** 2 / users
         chance = float(seen @ (self.known.variance + slopes)) / (self.curved or self.curvature) ** 2
-        square = float(seen @ way**2)
-        way *= 1 - min((1 + math.sqrt(2 / len(way))) * chance / square, 1.0) if square > 0 else 0.0
+        square, vague = float(seen @ way**2), self.level_deviation if self.slope > 0 else 0.0
+        likely = float(chdtri(len(way) - released, RARELY)) / len(way) * (1 + vague) ** 2
+        forgotten = (1 + math.sqrt(2 / len(way))) * chance / square if square > likely * chance else 1.0
+        way *= 1 - min(forgotten, 1.0)
         if released and not balanced:
             wanted = (self._stretch(way) * self.constant[-1] - self.start[-1]) * along
             centre += biased / (biased + OFF_CENTRE**2 * float(seen @ way**2)) * (wanted - centre)

@@ -31,7 +31,7 @@ from userdp.problems.noise_paths import ExcessShare, NoisySteps
 
 _SIZE = STATISTICS["log_size"]
 
-_RATE = 0.02
+RATE = 0.02
 """Length of the first step for each parameter; later ones are shorter, down to none. Initial parameters of modules are
 about 0.1 to 1, whatever inputs, targets and losses are measured in."""
 
@@ -69,11 +69,6 @@ class Pace:
         # Many rounds of probability q cost about T q^2 (e^(1 / z^2) - 1), in units of 1 / noise_multiplier^2.
         faint = 1 / (noise_multiplier * math.sqrt(steps * math.expm1(_FAINT**-2)))
         return cls(steps, min(1.0, faint, _GRADIENTS / (users * steps)))
-
-
-def adaptive_stages(steps: int, domain: Box) -> tuple[Stage, ...]:
-    """Return the stages of the clip and the steps."""
-    return (ClipScale(), *(AdaptiveStep(_RATE * (1 - number / steps), domain) for number in range(steps)))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import inspect
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
@@ -134,7 +135,8 @@ def example_problem(recipe: type[Recipe], shape: Shape) -> Problem:
     """Build the ``example_problem`` that a strategy declares, for data of this shape, by default within `RADIUS`."""
     section, kind = recipe.about.example_problem, PROBLEMS[recipe.about.example_problem["kind"]]
     radius = {"radius": RADIUS} if "radius" in kind.model_fields else {}
-    return kind.model_validate({**radius, **section}).build(shape, seed=0)
+    fitting = replace(shape, has_target=shape.has_target and kind.family != "separable")
+    return kind.model_validate({**radius, **section}).build(fitting, seed=0)
 
 
 def notes_of(recipe: type[AnyRecipe]) -> dict[str, Fact]:

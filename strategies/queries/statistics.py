@@ -171,15 +171,16 @@ class Statistics(Recipe, restates={"max_missing"}):
             assert sensitivity is not None
             mechanism = GaussianMechanism(sensitivity, sampler.multiplier(0, multiplier))
         choices = _choices(given, query, multiplier)
+        deviation = 0.0 if mechanism is None else mechanism.standard_deviation
         return QueryRounds(
             price=_rounded(given.price(sampler, multiplier), given, query),
-            outline=_outline(given, query, len(shares), multiplier),
+            outline=_outline(given, query, len(shares), multiplier, deviation),
             query=query,
             report=partial(answers, query, given.users),
             users=given.users,
             computations=tuple(one for one in (asked, _rank_sums(query)) if one is not None),
             mechanism=mechanism,
-            new_memory=partial(NoiseOfSums, 0.0 if mechanism is None else mechanism.standard_deviation),
+            new_memory=partial(NoiseOfSums, deviation),
             choices=choices,
         )
 
@@ -204,9 +205,9 @@ def _rounded(price: Price, given: Given, query: TableQuery) -> Price:
     return replace(price, summands=given.users + widths, spread=2.0)
 
 
-def _outline(given: Given, query: TableQuery, rounds: int, multiplier: float) -> Outline:
-    numbers = {"noise_multiplier": multiplier, "share_of_sums": query.share(False)}
-    return Outline(rounds=rounds, cohort=given.users, users_needed=2, numbers=numbers)
+def _outline(given: Given, query: TableQuery, rounds: int, multiplier: float, deviation: float) -> Outline:
+    n, numbers = given.users, {"noise_multiplier": multiplier, "share_of_sums": query.share(False)}
+    return Outline(rounds=rounds, cohort=n, users_needed=2, numbers=numbers, warnings=query.doubts(deviation, n))
 
 
 def _shared(query: TableQuery) -> list[tuple[Quantiles, float]]:
@@ -253,7 +254,7 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
         price=_rounded(
             Price(replace(promise, relation=query.relation), partial(Ledger, given.users, cost, 1)), given, query
         ),
-        outline=replace(_outline(given, query, 1, math.inf), numbers={"choice_epsilon": choices[0].mechanism.epsilon}),
+        outline=replace(_outline(given, query, 1, 0.0, 0.0), numbers={"choice_epsilon": choices[0].mechanism.epsilon}),
         query=query,
         report=partial(answers, query, given.users),
         users=given.users,
@@ -282,16 +283,17 @@ def _masked(
     assert asked is not None
     masked = MaskedRounds.of(given, sampler, 1.0, query.dimension)
     multiplier = masked.multiplier * masked.louder
+    deviation = sampler.sensitivity_factor * multiplier
     return QueryRounds(
         price=masked.price,
         outline=replace(
-            _outline(given, query, 1, multiplier), numbers={"noise_multiplier": multiplier, **masked.numbers}
+            _outline(given, query, 1, multiplier, deviation), numbers={"noise_multiplier": multiplier, **masked.numbers}
         ),
         query=query,
         report=partial(answers, query, given.users),
         users=given.users,
         computations=(replace(asked, masked=masked.sum(1.0)),),
         mechanism=None,
-        new_memory=partial(NoiseOfSums, sampler.sensitivity_factor * multiplier),
+        new_memory=partial(NoiseOfSums, deviation),
         choices=(),
     )

@@ -41,6 +41,7 @@ _LAST = 2**31  # Beyond any version.
 _MOST_SAMPLES = 2**53 - 1  # Beyond, sums of clipped samples in files would not be exact.
 _STRANGE_REPLY = "a reply does not follow the protocol"
 NODE_FAILED = 1  # The code of the error reply of a node that failed
+_GONE = 4, 5  # Flower's codes where a node left before its reply was read, or before it answered
 # The kind of the error at the start of an error reply, alone or (as Flower writes it) followed by its text.
 _KIND = re.compile(r"(?:<class ')?([A-Za-z_][A-Za-z0-9_.]{0,79})(?:'>.*)?", re.DOTALL)
 
@@ -191,9 +192,12 @@ def failed(message: Message, kind: str) -> Message:
 
 
 def failure(reply: Message) -> str:
-    """Return the kind of error in a node's reply; never its text, which may quote data."""
+    """Say how a node failed: with the kind of its error, never its text, which may quote data."""
+    if reply.error.code in _GONE:
+        return "it is gone"
     found = _KIND.fullmatch(reply.error.reason or "")
-    return f"error {reply.error.code}" if found is None else found[1]
+    kind = f"error {reply.error.code}" if found is None else found[1]
+    return f"its app failed: {kind} (see that node's log)"
 
 
 def answer_message(node: Node, message: Message, *, share: bool = False, reader: Reader | None = None) -> Message:

@@ -124,7 +124,7 @@ class Recovery:
 
 def _read(reply: Message, read: Callable[[RecordDict], Found], *, asked: bool) -> Found:
     if reply.has_error():
-        raise BadInput(f"its app failed: {failure(reply)}")
+        raise BadInput(failure(reply))
     if not asked:
         raise BadInput("it was not asked, or answered twice")
     return read(reply.content)

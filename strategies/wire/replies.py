@@ -183,7 +183,7 @@ def _checked(
     reply: Message, users: NDArray[np.int64] | None, computation: Computation, dimension: int, nodes: int, read: Read
 ) -> Answer:
     if reply.has_error():  # first, for Flower itself may reply in place of a node
-        raise BadInput(f"its app failed: {failure(reply)}")
+        raise BadInput(failure(reply))
     if users is None:
         raise BadInput("it was not asked, or answered twice")
     answer = read(reply, users, computation, dimension)

@@ -1,16 +1,18 @@
 """The map of users to nodes: which node answers for which user."""
 
 import logging
+import math
 import secrets
-import time
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from strategies.wire.asking import Asking
 from strategies.wire.claims import Claim
 from strategies.wire.protocol import Holding, failure, read_roster, roster_question
 from strategies.wire.questions import FIRST, SHARING
@@ -20,7 +22,6 @@ from userdp.errors import BadInput, RunFailed
 from userdp.nodes.node import DIGEST_BYTES, repeated
 
 log = logging.getLogger("userdp")
-_POLL_SECONDS = 0.2
 _NOBODY = -1
 
 
@@ -28,7 +29,12 @@ class Roster:
     """Maps users 0..n-1 (n = ``users``, public) to Flower nodes.
 
     Flower's node ids are random and nodes register one by one, so the roster asks every node for its users and waits
-    for USERS, not for nodes: no run trains on whichever nodes come first.
+    for USERS, not for nodes: no run trains on whichever nodes come first. If so many lack one in the end that more than
+    the share ``max_missing`` would miss, the run ends before anything is spent.
+
+    Each user has one node at most, however often nodes are asked: the first answer of a node counts. A node that left
+    holds nobody, so a silo that was started anew takes its own users back once its former node is gone; two nodes that
+    both stay with the same users end the run.
 
     No person may be two users. Nodes that know users' labels send salted digests of them (a salt for this roster
     alone); a label that occurs twice, in one node or in two, ends the run (`repeated` says what that proves). Either
@@ -42,15 +48,17 @@ class Roster:
     places: bool = False  # users may come and go: a number that no node holds is an empty place, and nobody is missing
     claim: Claim | None = None  # what the run promises, for nodes that answer no other one
     needs: int = FIRST  # the oldest version of the protocol that knows every field of the run's messages
+    hint = ""  # what else may be the matter where users have no node
 
-    def __init__(self, users: int) -> None:
+    def __init__(self, users: int, max_missing: float = 1.0) -> None:
+        self._max_missing = max_missing
         self._salt = secrets.token_bytes(DIGEST_BYTES)
-        self._digests: list[NDArray[np.uint8]] = []
+        self._holdings: dict[int, Holding] = {}
+        self._twins: dict[int, int] = {}  # node -> the node whose users it claims, all of them and no others
         self._owner = np.full(users, _NOBODY, dtype=np.int64)
         self._empty = np.zeros(users, dtype=bool)
         self._nodes: list[int] = []
         self._keys: dict[int, bytes] = {}
-        self.clipped_samples = 0
 
     def expect(self, privacy: Privacy, protocol: int, *, trusted: bool) -> None:
         """Ask for what a run needs, whose strategy sends messages of a version and trusts the server, or does not."""
@@ -63,79 +71,117 @@ class Roster:
         """The number of users without a node."""
         return int((self._owner == _NOBODY).sum())
 
+    @property
+    def clipped_samples(self) -> int:
+        """Samples that nodes clipped into the declared bounds, as far as they tell."""
+        return sum(holding.clipped_samples for holding in self._holdings.values())
+
     def gather(self, grid: Grid, timeout: float) -> None:
         """Ask nodes for their users until all n are there or ``timeout`` seconds have passed.
 
         A failing node holds nobody: its users count as missing. Raises `RunFailed` if two nodes claim one user or hold
         one person, or a node claims a user outside 0..n-1, sends no digests though others do, or is of an older version
-        than the run ``needs``.
+        than the run ``needs``; or if too many users have no node.
         """
-        deadline = time.monotonic() + timeout
-        asked: set[int] = set()
-        while self.absent:
-            new = [node for node in grid.get_node_ids() if node not in asked]
-            if new:
-                asked.update(new)
-                question = roster_question(self._salt, counts=self.counts, keys=self.keys, claim=self.claim)
-                left = max(_POLL_SECONDS, deadline - time.monotonic())
-                queries = [Message(question, node, MessageType.QUERY) for node in new]
-                for reply in grid.send_and_receive(queries, timeout=left):
-                    self._enter(reply)
-            if not self.absent or (self.places and getattr(grid, "complete", False)) or time.monotonic() >= deadline:
+        if not self.absent:
+            return
+        question = roster_question(self._salt, counts=self.counts, keys=self.keys, claim=self.claim)
+        asking = Asking(grid, MessageType.QUERY, question, timeout)
+        for replies in asking.replies():
+            for node in self._holdings.keys() - asking.there:
+                self._free(node)
+            for node, reply in replies:
+                self._twins.pop(node, None)
+                if trouble := self._enter(node, reply):
+                    asking.again(node, trouble)
+            self._twins = {node: twin for node, twin in self._twins.items() if node in asking.there}
+            if not self.absent and not self._twins and asking.quiet:
                 break
-            time.sleep(_POLL_SECONDS)
+        for node, twin in self._twins.items():
+            raise RunFailed(
+                f"node {node} claims a user that is claimed already: a user in two places has no guarantee. It holds "
+                f"the users of node {twin}, which did not leave: stop one of them, or, if one is the other started "
+                "anew, run again or give roster_timeout more seconds"
+            )
         if self.places:
             self._empty = self._owner == _NOBODY
-        elif self.absent:
-            # Only the holder of the data may know how many.
-            log.warning("some of the %d users have no node: they count as missing in every round", len(self._owner))
+        else:
+            self._settle(timeout, asking.sight())
+        if self.places and (asking.seen or asking.silent):  # Nobody may know whether anybody lacks a node.
+            log.warning("not every node said whom it holds after roster_timeout = %s s: %s", timeout, asking.sight())
 
-    def _enter(self, reply: Message) -> None:
-        node = reply.metadata.src_node_id
+    def _settle(self, timeout: float, sight: str) -> None:
+        """End the run if too many users have no node; tell, with what was seen of whom, if some have none."""
+        users = len(self._owner)
+        told = f"after roster_timeout = {timeout:g} s{sight and f' ({sight})'}"
+        if self.absent > self._max_missing * users:
+            raise RunFailed(
+                f"too few users have a node {told}: max_missing = {self._max_missing} needs "
+                f"{users - math.floor(self._max_missing * users)} of the {users}; start the nodes that are missing, or "
+                f"give roster_timeout more seconds{self.hint}"
+            )
+        if self.absent:
+            # Only the holder of the data may know how many.
+            log.warning("some of the %d users have no node %s: they count as missing in every round", users, told)
+
+    def _enter(self, node: int, reply: Message) -> str:
+        """Take what a node says of its users; return why it is of no use, or nothing."""
+        if node in self._holdings:
+            return ""
         if reply.has_error():
-            log.warning("node %d could not say whom it holds: %s", node, failure(reply))
-            return
+            return failure(reply)
         try:
             holding = read_roster(reply, counts=self.counts, keys=self.keys)
         except BadInput as error:
-            # It counts as silent: a garbled reply must not end the run of all others.
-            log.warning("node %d could not say whom it holds: %s", node, error)
-            return
+            return str(error)  # It counts as silent: a garbled reply must not end the run of all others.
         if holding.protocol < self.needs:
             raise RunFailed(
                 f"node {node} speaks version {holding.protocol} of the protocol, and this run needs {self.needs}: "
                 "upgrade userdp at that node, and resume or start the run again"
             )
         if holding.key is not None and holding.key in self._keys.values():
-            log.warning("node %d counts as absent: its key is that of another node", node)
-            return
+            return "its key is that of another node"
         planned, users = len(self._owner), holding.users
         if len(users) > planned or (users.size and (users.min() < 0 or users.max() >= planned)):
             raise RunFailed(f"node {node} claims users outside 0..{planned - 1}: the plan is for {planned} users")
+        if (
+            len(users)
+            and (place := self._owner[users[0]]) != _NOBODY
+            and _same(self._holdings[self._nodes[place]], holding)
+        ):
+            self._twins[node] = self._nodes[place]
+            return f"it claims the users of node {self._nodes[place]}"
         if len(np.unique(users)) < len(users) or np.any(self._owner[users] != _NOBODY):
             raise RunFailed(f"node {node} claims a user that is claimed already: a user in two places has no guarantee")
         self._identify(node, holding)
         self._owner[users] = len(self._nodes)
         self._nodes.append(node)
+        self._holdings[node] = holding
         if holding.key is not None:
             self._keys[node] = holding.key
-        self.clipped_samples += holding.clipped_samples
+        return ""
+
+    def _free(self, node: int) -> None:
+        """Forget a node that left: whoever brings its users back is asked, and counts, like any other."""
+        place = self._nodes.index(node)
+        self._owner[self._owner == place] = _NOBODY
+        self._owner[self._owner > place] -= 1
+        del self._nodes[place], self._holdings[node]
+        self._keys.pop(node, None)
 
     def _identify(self, node: int, holding: Holding) -> None:
         if not len(holding.users):
             return
-        first = self.absent == len(self._owner)
+        others = [held.identities for held in self._holdings.values() if len(held.users)]
+        digests = [each for each in (*others, holding.identities) if each is not None]
         named = holding.identities is not None
-        wanted = self.require_identities or (named if first else bool(self._digests))
+        wanted = self.require_identities or (others[0] is not None if others else named)
         if named != wanted:
             raise RunFailed(
                 f"node {node} {'alone says' if named else 'does not say'} who its users are: every silo must give "
                 "its users' labels, to find people who are in two silos"
             )
-        if holding.identities is None:
-            return
-        self._digests.append(holding.identities)
-        if repeated(np.concatenate(self._digests)):
+        if named and repeated(np.concatenate(digests)):
             raise RunFailed(
                 f"node {node} holds somebody twice or together with another silo: one person in two places has no "
                 "guarantee; keep each person in one silo"
@@ -179,3 +225,9 @@ class Roster:
             turns = 1 + np.flatnonzero(owners[1:] != owners[:-1])
         parts = pairwise([0, *turns.tolist(), len(cohort)])
         return [(self._nodes[owners[first]], cohort[first:last]) for first, last in parts if owners[first] != _NOBODY]
+
+
+def _same(one: Holding, other: Holding) -> bool:
+    """Return whether two nodes say that they hold the same people."""
+    pairs: tuple[tuple[Any, Any], ...] = (one.users, other.users), (one.identities, other.identities)
+    return all(np.array_equal(*pair) for pair in pairs)

@@ -28,8 +28,8 @@ class Wire:
     repeats: bool = True  # nodes give the same answer to a repeated question, as resuming after a kill requires
 
     def roster(self, users: int, max_missing: float) -> Roster:
-        """Return the roster that finds the node of each of n users."""
-        return Roster(users)
+        """Return the roster that finds the node of each of n users, of whom that share may lack one."""
+        return Roster(users, max_missing)
 
     def initial(self, problem: Problem, given: ArrayRecord | None) -> ArrayRecord:
         """Return the model that a run starts at."""

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from helpers_flower import FlowerEngine
+from helpers_flower import run_on_flower
 
 from userdp.errors import BadInput
 from userdp.extras import MODULES, check_extra, missing_extra
@@ -112,9 +112,8 @@ def test_an_installation_without_extras_runs_on_ray_and_as_a_flower_app(tmp_path
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
-    app, flower = tmp_path / "app", tmp_path / "flower"
+    app = tmp_path / "app"
     app.mkdir()
-    flower.mkdir()
     python, settings = (
         next(block for block in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
         for language in ("python", "toml")
@@ -128,9 +127,5 @@ def test_an_installation_without_extras_runs_on_ray_and_as_a_flower_app(tmp_path
     assert count == 2
     (app / "app.py").write_text(code.replace("RobustRounds", "DPFedAvg"), encoding="utf-8")
     (app / "pyproject.toml").write_text(settings, encoding="utf-8")
-    engine = FlowerEngine(flower, home / "bin" / "flwr")
-    try:
-        engine.run(app, 2, {"output": str(tmp_path)})
-    finally:
-        engine.stop()
+    run_on_flower(tmp_path / "flower", app, 2, {"output": str(tmp_path)}, home / "bin" / "flwr")
     assert (tmp_path / "model.npz").exists()

@@ -14,7 +14,7 @@ from examples import call, changed
 from simulations import SavedModel, load_model, train
 from simulations.config.run_config import parse_config
 from simulations.mlflow import save_model
-from simulations.records.hidden_levels import MEANING
+from simulations.records.coefficients import HIDDEN_LEVELS
 from simulations.records.released_fields import field_of
 from simulations.reports.card import card as make_card
 from userdp.accounting import Guarantee
@@ -191,7 +191,7 @@ def test_levels_that_noise_hides_are_told_with_the_model_and_with_predictions(tm
     for one in (model, load_model(tmp_path / "run"), load_model(tmp_path / "saved")):
         caplog.clear()
         one.predict(frame)
-        assert f"1 of 900 rows hold one of these levels: 'team=rare', 'team=nobody'; {MEANING}" in caplog.messages
+        assert f"1 of 900 rows hold one of these levels: 'team=rare', 'team=nobody'; {HIDDEN_LEVELS}" in caplog.messages
         caplog.clear()
         one.predict(frame[:7])
         assert caplog.messages == []

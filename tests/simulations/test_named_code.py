@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -9,9 +10,11 @@ import tomli_w
 from examples import call, table_section, write_table
 from helpers import Watching
 
+import simulations
 import simulations.runs.folder
 from simulations import load_model, terminal
 from simulations.config.run_config import parse_config
+from simulations.records.named_code import code_in
 from simulations.records.run_directory import FILES
 from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
@@ -97,6 +100,20 @@ def test_any_place_of_code_is_refused(sent, problem):
         del changed["problem"]["module"]
     (sent / "config.toml").write_text(tomli_w.dumps(changed), encoding="utf-8")
     refused(predict(sent), sent, "os:abort")
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [("problem", "kind"), ("data", "kind"), ("strategy", "kind"), ("strategy", "sampling")],
+)
+def test_every_kind_that_a_file_may_be_is_code(section, key):
+    """Registries that take files are those of losses, sources, strategies, samplers, and a query's statistics."""
+    place = "theirs.py:Theirs"
+    assert code_in({section: {key: place}}) == {f"{section}.{key}": place}
+    assert code_in({"ask": [{"statistic": place}]}) == {"ask.1": place}
+    packages = (Path(simulations.__file__).parents[1] / package for package in ("userdp", "strategies", "simulations"))
+    modules = [path.read_text(encoding="utf-8") for package in packages for path in package.rglob("*.py")]
+    assert sum(text.count("    files=True,") for text in modules) == 5
 
 
 def test_resuming_a_directory_runs_its_code_only_when_trusted(folder):

@@ -282,6 +282,7 @@ FILLED = NUMBERS | {
 }
 """Missing cells with declared values, and columns made of others."""
 QUADRATIC = {"kind": "quadratic", "radius": 2.0}
+ALONE = {key: cells for key, cells in NUMBERS.items() if "target" not in key}
 SQUARED = {"kind": "squared", "radius": 2.0}
 SGD = {"rounds": 2, "clip_norm": 0.5}
 ROBUST = {"rounds": 2, "radius": 1.0}
@@ -344,10 +345,10 @@ class Case:
 
 
 NAMED = [
-    Case("localized_robust_sgd", {"radius": 2.0, "phases": 1, "batch": 100}, QUADRATIC),
+    Case("localized_robust_sgd", {"radius": 2.0, "phases": 1, "batch": 100}, QUADRATIC, ALONE),
     Case("robust_rounds", ROBUST),
     Case("recentred_clipping", {"rounds": 3}),
-    Case("localized_clipping", problem=QUADRATIC),
+    Case("localized_clipping", {}, QUADRATIC, ALONE),
     Case("local_dp", {"rounds": 2}),
     Case("outlier_removal", ROBUST),
     Case("winsorized_rotation", {"rounds": 2}),
@@ -363,7 +364,7 @@ NAMED = [
     Case("iterative_mean_sgd", {"rounds": 2, "centre": "mean"}),
     Case("averaged_clipping", {"rounds": 2, "batches": "full"}),
     Case("averaged_clipping", {"rounds": 2, "batch": 320}, group=2.0),
-    Case("averaged_clipping_restarted", {"rounds": 2, "runs": 1, "batch": 320}, QUADRATIC, group=2.0),
+    Case("averaged_clipping_restarted", {"rounds": 2, "runs": 1, "batch": 320}, QUADRATIC, ALONE, group=2.0),
     Case("poisson_sample_sgd", {"rounds": 2, "batch": 320}, group=2.0 * ROWS),
     Case("smoothed_truncation_gd", {"rounds": 2}),
     Case("robust_frank_wolfe", {"rounds": 2}),

@@ -8,6 +8,7 @@ import tomli_w
 from examples import ASKED, write_table
 
 from simulations.api.arguments import OF_A_RUN, sections
+from strategies import DPFedSGD
 from userdp import compare, plan, train
 from userdp.data.tables.cells import cell_text
 from userdp.data.tables.columns import Columns
@@ -135,6 +136,11 @@ def test_dates_as_bounds(frame, bound):
         ({"epsilon": None}, "privacy.epsilon is missing"),
         ({"user": "whom"}, "the DataFrame has no column 'whom'; did you mean 'who'"),
         ({"path": "people.csv"}, "there is no setting 'path'"),
+        (
+            {"strategy": DPFedSGD},
+            "strategy = DPFedSGD: must be the strategy's name, 'dp_fed_sgd', or that with settings",
+        ),
+        ({"strategy": DPFedSGD(clip_norm=1.0)}, "strategy = DPFedSGD: must be the strategy's name, 'dp_fed_sgd'"),
     ],
 )
 def test_settings_of_another_shape(frame, settings, told):

@@ -7,7 +7,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from helpers import federation_of, make
+from any_strategy import as_read
+from helpers import make
 from test_releases import FACTS, MORE, SLOW, USERS
 
 from simulations.testing.strategy_contract import CHECKS, NOBODY, Small, insist_on_what_moves_together, neighbours
@@ -168,8 +169,7 @@ class Case(Small):
         return make(self.kind, self.loss, self.users, 8.0, 1e-4, facts=FACTS, **self.options, **options)
 
     def people(self, features):
-        columns = features[:, : self.loss.columns]
-        return federation_of(columns, targets=(features[:, 0] > 0.5).astype(float) if self.loss.has_targets else None)
+        return as_read(self.loss, features[:, : self.loss.columns], targets=(features[:, 0] > 0.5).astype(float))
 
 
 def case(name):

@@ -10,10 +10,10 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from any_strategy import options_of, problem_of
+from any_strategy import as_read, options_of, problem_of
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from helpers import federation_of, make
+from helpers import make
 from helpers_coupling import (
     NODES,
     View,
@@ -89,7 +89,7 @@ def people(problem, kind="as they are", users=USERS, who=WHO, *, agreed=False):
     times = np.ones(users, dtype=int)
     times[who] = 50 if kind == "many samples" else 1
     features, targets = np.repeat(features, times, axis=0), np.repeat(targets, times)
-    return federation_of(features, times.tolist(), targets if problem.has_targets else None)
+    return as_read(problem, features, times.tolist(), targets)
 
 
 def method_of(name, **more):

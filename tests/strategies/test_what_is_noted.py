@@ -20,7 +20,7 @@ HEARS = ("non_private", "output_perturbation")
 
 
 def users_of(name, method):
-    return rows(method.problem.columns) if name in MORE else halves(method.problem)
+    return rows(method.problem) if name in MORE else halves(method.problem)
 
 
 def shown(name, users, *private):

@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from userdp.audit.coins import mu_lower_bound
     from userdp.audit.discrete import choice_probabilities, exact_epsilon, halting_probabilities
     from userdp.audit.one_run import best_guesses, guessed, one_run_lower_bound, one_run_p_value
-    from userdp.audit.scores import error_rates
-    from userdp.audit.statistic import Direction
+    from userdp.audit.scores import Direction, error_rates
     from userdp.audit.trade_off import Approximate, Gaussian, TradeOff
 
 __all__ = [

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from userdp.data.block import Block
     from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation, RegressionModel
     from userdp.data.registry import DATA_SOURCES
-    from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Shape, require_number
+    from userdp.data.shape import Shape, require_number
     from userdp.data.source import Datasets, DataSettings, LoadReport
     from userdp.data.synthetic.federation import SyntheticFederation
     from userdp.data.synthetic.locations import BernoulliRates, Gaussian, Location
@@ -32,12 +32,9 @@ if TYPE_CHECKING:
     from userdp.data.tables.tabular import Table, read_table
 
 __all__ = [
-    "AT_LEAST_ONE",
     "BLOCK_BYTES",
     "DATA_SOURCES",
-    "NOT_NEGATIVE",
     "POPULATIONS",
-    "POSITIVE",
     "PUBLIC_DATASETS",
     "BernoulliRates",
     "Block",

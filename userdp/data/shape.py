@@ -5,11 +5,6 @@ from dataclasses import dataclass
 
 from userdp.errors import BadInput
 
-# Bounds that `require_number` checks, as metadata of fields.
-POSITIVE = {"above": 0.0}
-NOT_NEGATIVE = {"above": 0.0, "strict": False}
-AT_LEAST_ONE = {"above": 1.0, "strict": False}
-
 
 def require_number(name: str, value: float, above: float, *, strict: bool = True) -> None:
     """Raise `BadInput` unless ``value`` is finite and above ``above`` (at least ``above`` when not strict)."""

@@ -33,8 +33,8 @@ class LoadReport:
         small_users: users left out for holding fewer than ``min_samples``.
         surplus_users: eligible users beyond the public number of users.
         surplus_samples: samples of the federation's users left out by ``max_samples``.
-        doubts: a sentence for every column with many cells that are not as declared, and ``two_ways``.
-        two_ways: a sentence about ids that may be two spellings of one person, or ''.
+        doubts: a sentence for every column with many cells that are not as declared, and ``doubtful_ids``.
+        doubtful_ids: a sentence about ids that may be two spellings of one person, or no person's; or ''.
         nothing_usable: a sentence for every column that teaches nothing: it has no usable cell, so that every sample
             has weight zero, or its declaration makes all cells one number.
         target_ends: the least and the greatest target, of numbers without a declared range; no file holds them.
@@ -52,7 +52,7 @@ class LoadReport:
     surplus_users: int = 0
     surplus_samples: int = 0
     doubts: Sequence[str] = ()
-    two_ways: str = ""
+    doubtful_ids: str = ""
     nothing_usable: Sequence[str] = ()
     target_ends: tuple[float, float] | None = None
 
@@ -60,7 +60,7 @@ class LoadReport:
         """Return plain values for JSON, without those of the optional features that are empty."""
         optional = ("imputed", "steps", "doubts", "nothing_usable")
         found = {name: value for name, value in asdict(self).items() if value or name not in optional}
-        del found["target_ends"], found["two_ways"]
+        del found["target_ends"], found["doubtful_ids"]
         return found
 
 

@@ -5,11 +5,12 @@ more samples than `memory` allows, as measured on the module; larger users are c
 
 *Formal guarantees.* Within `userdp.arrays.fixed_order` a user's row and losses follow to the last bit from the model,
 the way that the `Tuner` chose before any data, and that user's samples alone. *Why.* Either every operation of a call
-with several users is one of `userdp.neural.kernels.exact`, which a trial on made-up users shows beforehand; users are
-padded to the next power of two, which their number of samples determines. Or every call holds one user: the same
-operations of the same shapes, on one thread and in memory that torch places alike, whoever else is there. Modules in
-float64 or bfloat16, on a GPU, that draw random numbers, mix samples or need other operations are computed that way, and
-so are all losses; others the faster way, as measured.
+with several users is one of `userdp.neural.kernels.exact`, which a trial on made-up users shows beforehand; a batch is
+padded to the next power of two, which the user's number of samples determines; losses come from one call without
+padding, if the trial shows that samples a million times as large change no bit of others. Or every call holds one user:
+the same operations of the same shapes, on one thread and in memory that torch places alike, whoever else is there.
+Modules in float64 or bfloat16, on a GPU, that draw random numbers, mix samples or need other operations are computed
+that way; gradients of others the faster way, as measured.
 """
 
 from collections.abc import Callable
@@ -68,6 +69,8 @@ class Engine:
         """Compute on this device from now on."""
         self.model.use_device(device)
         self._tuners = self._unsettled()
+        if device != "cpu":
+            self._tuners[True].keep_apart()
 
     def _unsettled(self) -> dict[bool, Tuner]:
         return {fixed: tuner.unsettled() for fixed, tuner in self._tuners.items()}
@@ -126,7 +129,7 @@ class Engine:
             own, weights = np.minimum(places, sizes - 1), (places < sizes) / sizes
             return self._gradients(model.held(block, users), model.tensor(models[users]), own, weights)
 
-        return self._rows(models, block, of)
+        return self._rows(models, block, of, block.sizes)
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Array:
         """Compute (U, p) the difference that each user's own training makes to the model x."""
@@ -137,7 +140,10 @@ class Engine:
             gradients = partial(self._gradients, model.held(block, users, self.tuner.most_samples))
             return trained(start, block.sizes[users], training, gradients) - start
 
-        return self._rows(np.broadcast_to(x, (block.users, len(x))), block, moved)
+        sizes = block.sizes
+        if order_is_fixed() and training.steps and training.batch_size:  # all take as many steps, of no more samples
+            sizes = np.minimum(sizes, int(training.batch_size))
+        return self._rows(np.broadcast_to(x, (block.users, len(x))), block, moved, sizes)
 
     def forward(self, x: Vector, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         """Compute losses (N,), and outputs (S, ...) and targets (S, ...) of the S predictions, piece by piece."""
@@ -158,15 +164,17 @@ class Engine:
             own, weights = np.pad(own, more, mode="edge"), np.pad(weights, more)
         return self.model.gradients(models, held, own, weights, self.tuner.most_samples)
 
-    def _rows(self, models: Array, block: Block, compute: Callable[[NDArray[np.int64]], Tensor]) -> Array:
-        """Compute rows (U, p) of users, group by group, each at its own model."""
+    def _rows(
+        self, models: Array, block: Block, compute: Callable[[NDArray[np.int64]], Tensor], sizes: NDArray[np.int64]
+    ) -> Array:
+        """Compute rows (U, p) of users, group by group, each at its own model; ``sizes`` (U,) are of their batches."""
         model = self.model
         self.settle()
 
         def rows() -> Array:
             result = np.empty((block.users, model.dimension))
             keys = coins(model.seed, models, block) if model.original.in_training.draws else None
-            for users in self.tuner.groups(block.sizes):
+            for users in self.tuner.groups(sizes):
                 key = None if keys is None else keys[users[0]]
                 model.begin(key, own_layers=self.tuner.choice.own_layers)
                 with self._order(self.tuner.choice):

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import is_lazy
 
 from userdp.errors import BadInput
 from userdp.neural.contents import Marks
@@ -50,9 +51,20 @@ class Pair:
 def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Copy a module, each layer in the mode that the factory left it in; normalisation keeps its statistics.
 
-    Raises `BadInput` for batch normalisation by the statistics of the batch, or a module that cannot be copied.
+    Raises `BadInput` for batch normalisation by the statistics of the batch, a layer without shapes, a compiled module,
+    or one that cannot be copied.
     """
     for name, layer in module.named_modules():
+        if "_orig_mod" in dict(layer.named_children()) or getattr(layer, "_compiled_call_impl", None) is not None:
+            raise BadInput(
+                f"problem.module is compiled by torch.compile (layer {name!r}), for all samples of a batch together, "
+                "and users' gradients are computed apart: have the factory return the module itself"
+            )
+        if any(map(is_lazy, layer.parameters(recurse=False))):
+            raise BadInput(
+                f"problem.module has a layer without shapes (layer {name!r}, {type(layer).__name__}): every node makes "
+                "the same model before it sees data, so give the number of inputs, such as nn.Linear(3, 8)"
+            )
         if isinstance(layer, _BatchNorm) and layer.running_mean is None:
             raise BadInput(
                 f"problem.module has batch normalisation with track_running_stats = False (layer {name!r}), which "

@@ -1,13 +1,16 @@
 """Losses of a module's outputs, one number for each prediction, and the metrics derived from them."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from userdp.arrays.fixed_order import order_is_fixed
 from userdp.errors import BadInput
+from userdp.neural.kernels.exact import Exact
 from userdp.problems.base import NEXT_TO_NOTHING
 
 LossName = Literal["cross_entropy", "mse", "bce_with_logits"]
@@ -72,5 +75,6 @@ def predictions(name: str, outputs: Tensor) -> dict[str, Tensor]:
         raise BadInput(f"problem.outputs = {several}: predictions of {name} need one output")
     scores = outputs.reshape(len(outputs))
     if name == "bce_with_logits":
-        return {"prediction": scores > 0, "probability": torch.sigmoid(scores)}
+        with Exact() if order_is_fixed() else nullcontext():  # type: ignore[no-untyped-call]
+            return {"prediction": scores > 0, "probability": torch.sigmoid(scores)}
     return {"prediction": scores}

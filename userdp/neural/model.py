@@ -9,7 +9,7 @@ actors run side by side instead.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from userdp.neural.chance import coins, own_randomness, seed_from, set_torch_sta
 from userdp.neural.devices import computing, found
 from userdp.neural.habits import PROCESSOR, Habits
 from userdp.neural.isolation import Copies, Pair
+from userdp.neural.kernels.exact import Exact
 from userdp.neural.kernels.layers import LAYERS, Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.original import Original
@@ -188,12 +189,21 @@ class Model:
     def piecewise(self, model: Tensor, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield `outputs_of` in pieces; of one user at a time, if samples cannot be computed side by side."""
         for _, part in parts(block):
-            apart = self.original.in_evaluation.apart or order_is_fixed()
+            apart = self.original.in_evaluation.apart or order_is_fixed() != self._evaluates_exactly
             found = None if apart else self.outputs_of(model, part)
             if found is not None and (part.users == 1 or self._place.still.unchanged):
                 yield found
             else:  # one user's data in the module may have changed the next one's outputs
                 yield from (self.outputs_of(model, part.part(user, user + 1)) for user in range(part.users))
+
+    @property
+    def _evaluates_exactly(self) -> bool:
+        """True if the order is fixed, and users may yet share a call for their losses."""
+        possible = self.asked_device == "cpu" and not self.original.in_evaluation.apart
+        return order_is_fixed() and possible and self.original.predicts_exactly
+
+    def _order(self) -> AbstractContextManager[object]:
+        return Exact() if self._evaluates_exactly else nullcontext()  # type: ignore[no-untyped-call]
 
     def outputs_of(self, model: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Compute outputs (N, ...) and targets (N, ...) of all samples, without a gradient; on the processor."""
@@ -202,10 +212,12 @@ class Model:
         if self.original.in_evaluation.draws:
             one_user = Block(block.features, np.array([0, block.samples]), block.targets)
             seed_from(self.device, coins(self.seed, self.rows(model)[None], one_user)[0])
-        with torch.no_grad():
+        with torch.no_grad(), self._order():
             outputs = self.original.outputs(pair, model, inputs.to(self.device))
         return outputs.cpu(), targets
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Compute (N,) one loss a sample."""
-        return self.samples.losses(self._place.still.now.loss, outputs, targets)
+        loss = self._place.still.now.loss
+        with self._order():
+            return self.samples.losses(loss, outputs, targets)

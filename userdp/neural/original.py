@@ -4,7 +4,9 @@ import copy
 import math
 import pickle
 from collections.abc import Iterable, Mapping
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -212,12 +214,30 @@ class Original:
     def try_out(self) -> None:
         """Find the module's habits; `BadInput` if it carries something from one user to the next."""
         with computing(PROCESSOR), own_randomness(PROCESSOR):
+            self._check_numbers()
             mixed = self._shared is not None and self._shared.mixed
             self.in_training = habits(self.copy, self._trial, self._gradient, by_sample=False, mixed=mixed)
             still = partial(self.copy, still=True)
             self.in_evaluation = habits(still, self._trial, self._measured, by_sample=True, mixed=mixed)
             if self._shared is not None and self._shared.adapts:
                 self._check_moves()
+
+    def _check_numbers(self) -> None:
+        """Refuse (`BadInput`) a loss that is NaN for all made-up samples, before any is spent: users would be zero.
+
+        For users' own samples that cannot be told without noise: it would depend on one of them.
+        """
+        block, pair, losses = self._trial.made_up(MADE_UP[0], 0), self.copy(still=True), list[Tensor]()
+        for level in (0.0, 0.5, 1.0):
+            own = block if block.targets is None else replace(block, targets=block.targets + np.float32(level))
+            inputs, targets = self._trial.tensors(own, np.arange(own.samples))
+            with torch.no_grad(), suppress(Exception):  # it takes certain numbers only
+                losses.append(self._trial.losses(pair.loss, pair.module(inputs), targets))
+        if losses and all(bool(each.isnan().all()) for each in losses):
+            raise BadInput(
+                "problem.loss is NaN for all made-up samples, with features between 0 and 1 and targets of 0, 0.5 and "
+                "1, so every user would count as zero: check problem.module's outputs and the loss of them"
+            )
 
     def _check_moves(self) -> None:
         """Refuse (`BadInput`) an adapter with a tensor that no sample moves: noise would be all that it gets."""
@@ -252,7 +272,7 @@ class Original:
                 f"{refused} {self.in_training}, so its users are computed one after the other; use 'auto' or 'loop'"
             )
         try:
-            self._two_together(kind)
+            self._two_together(kind, nullcontext())
         except Exception as error:  # any error of the module
             other = "" if kernels == "own" else ", or problem.kernels = 'own', which can do so for nn.GRU and nn.LSTM"
             said = f"{type(error).__name__}: {first_line(error)}"
@@ -260,21 +280,37 @@ class Original:
                 f"{refused} cannot be computed for several users at once ({said}); use 'auto' or 'loop'{other}"
             ) from error
 
-    def _two_together(self, kind: Kind) -> None:
+    def _two_together(self, kind: Kind, order: AbstractContextManager[object]) -> None:
+        pair = self.copy(kind)
         model, *samples = self._made_up(self._trial.corners(), False)
         inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self.dtype)))
         models = model.expand(2, -1).clone().requires_grad_()
-        with computing(PROCESSOR), own_randomness(PROCESSOR):
-            torch.autograd.grad(self.sum_of_losses(self.copy(kind), models, inputs, targets, weights), models)
+        with computing(PROCESSOR), own_randomness(PROCESSOR), order:
+            torch.autograd.grad(self.sum_of_losses(pair, models, inputs, targets, weights), models)
 
     def computes_exactly(self, kind: Kind) -> bool:
         """Return whether two users can be computed at once by `Exact`, by a trial on the processor."""
         try:
-            with Exact():  # type: ignore[no-untyped-call]
-                self._two_together(kind)
+            self._two_together(kind, Exact())  # type: ignore[no-untyped-call]
         except Exception:  # any error of the module
             return False
         return True
+
+    @cached_property
+    def predicts_exactly(self) -> bool:
+        """True if `Exact` can compute losses of many users at once: a trial's large samples change no bit of others."""
+        few, more = MADE_UP
+        made, weights = self._trial.made_up(few + more, 0), torch.ones(())
+        if made.dense_features.dtype == np.float32:
+            made.dense_features[few:] *= 1e6
+        both = Block(made.features, np.array([0, few, few + more]), made.targets)
+        pair = self.copy(still=True)
+        try:
+            with computing(PROCESSOR), own_randomness(PROCESSOR), Exact():  # type: ignore[no-untyped-call]
+                alone, beside = (self._measured(pair, each, weights, False) for each in (both.part(0, 1), both))
+        except Exception:  # any error of the module
+            return False
+        return all(other[: len(one)].equal(one) for one, other in zip(alone, beside, strict=True))
 
     def bytes_of_a_sample(self) -> int:
         """Measure the bytes that the backward pass keeps of a sample, beside those of parameters."""

@@ -17,9 +17,10 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import answers, columns, influence, moments, shares, weighing
+from userdp.nodes import answers, columns, influence, moments, weighing
 from userdp.nodes.local_training import local_update
 from userdp.problems.base import Problem
+from userdp.problems.shares import SharesProblem
 
 Length = Callable[[int, Mapping[str, Array]], int]
 """The entries of a row, from a model's d parameters and a question's public arrays."""
@@ -77,6 +78,12 @@ def _gradient_votes(problem: Problem, x: Vector, block: Block) -> AnyRows:
     if isinstance(rows, csr_array):
         return sparse_rows(votes, rows.indices, rows.indptr, rows.shape[1])
     return votes.reshape(rows.shape)
+
+
+def _query(problem: Problem) -> SharesProblem:
+    if not isinstance(problem, SharesProblem):
+        raise BadInput(f"problem.kind = {problem.name!r} is no query of a table: use userdp query")
+    return problem
 
 
 def _one_number(dimension: int, arrays: Mapping[str, Array]) -> int:
@@ -160,9 +167,11 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         answers.score_shares, lambda dimension, arrays: 2 * _intervals(arrays), acute=True, fixed_order=True
     ),
     "answers": RowFunction(answers.answers, answers.length, fixed_order=True),
-    "user_shares": RowFunction(shares.user_shares, counts_usable=True, fixed_order=True, acute=True),
+    "user_shares": RowFunction(
+        lambda problem, x, block: _query(problem).user_shares(block), counts_usable=True, fixed_order=True, acute=True
+    ),
     "user_ranks": RowFunction(
-        shares.user_ranks,
+        lambda problem, x, block, bins: _query(problem).user_ranks(block),
         lambda dimension, arrays: int(arrays["bins"].sum()),
         counts_usable=True,
         fixed_order=True,

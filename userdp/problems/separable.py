@@ -312,8 +312,8 @@ class SeparableSettings(LossSettings):
     family: ClassVar[str] = "separable"
     certificate: ClassVar[str] = "convex, bounded gradient, bounded and diagonally dominant Hessian; always"
     most_classes: ClassVar[int | None] = None
-    for_targets: ClassVar[str | None] = None
-    """The kind of problem to use if the data have a target; None if that is no likely mistake."""
+    for_targets: ClassVar[str] = "squared"
+    """The kind of problem to use if the data have a target."""
 
     def build(self, shape: Shape, seed: int) -> Problem:
         if shape.codes_from is not None:
@@ -321,7 +321,7 @@ class SeparableSettings(LossSettings):
                 f"problem.kind = {self.kind!r} needs numeric features, and {shape.codes_from} gives categories: "
                 "declare data.features"
             )
-        if shape.has_target and self.for_targets is not None:
+        if shape.has_target:
             raise BadInput(
                 f"problem.kind = {self.kind!r} predicts nothing, and the data have a target: use problem.kind = "
                 f"{self.for_targets!r} to predict it, or leave data.target out"
@@ -347,8 +347,6 @@ class BoundedSettings(SeparableSettings):
 class LinearSettings(BoundedSettings, loss=Linear):
     """Settings of `userdp.problems.Linear`."""
 
-    for_targets: ClassVar[str | None] = "squared"
-
 
 class QuadraticSettings(BoundedSettings, loss=Quadratic):
     """Settings of `userdp.problems.Quadratic`."""
@@ -363,5 +361,5 @@ class HuberSettings(BoundedSettings, loss=Huber):
 class BernoulliSettings(SeparableSettings, loss=Bernoulli):
     """Settings of `userdp.problems.Bernoulli`."""
 
-    for_targets: ClassVar[str | None] = "logistic"
+    for_targets: ClassVar[str] = "logistic"
     radius: float = Field(5.0, gt=0, description=RADIUS + " Log-odds: 5 covers rates from 0.7 % to 99.3 %.")

@@ -10,7 +10,7 @@ differ less than those of single samples would.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.queries.votes import bernstein
 
 NORMAL_95 = float(ndtri(0.975))
+_NARROW = 0.05  # Standard deviation of people's numbers over the width of their range, which may well be smaller
 _TOLD_APART = 3.0  # A denominator is known if it exceeds so many standard deviations of its noise
 
 
@@ -159,6 +160,26 @@ def mean_and_variance(sums: Sums, degree: int) -> tuple[Estimated, Estimated]:
     variance = square - mean.value**2 + mean.error**2
     c = (second - square * ones) - 2 * mean.value * (first - mean.value * ones)
     return mean, Estimated(variance, sums.error(c, squared(c), ones))
+
+
+def least_variance(deviation: float) -> float:
+    """Return the variance of cells near an end of [-1, 1] that `correlations` tells from noise on means of products.
+
+    A variance ``q - m^2`` of cells with mean m and mean square q moves with the noises of the number of users, of m and
+    of q by ``2 m^2 - q``, ``2 m`` and 1: by ``sqrt(6)`` deviations at ``q = m^2 = 1``, and by one about zero.
+    """
+    return _TOLD_APART * math.sqrt(6.0) * deviation
+
+
+def hidden_correlations(of: list[str], deviation: float) -> Iterator[str]:
+    """Warn of correlations of these columns that noise of that deviation on means of products hides in usual tables."""
+    least = math.sqrt(least_variance(deviation)) / 2  # over the width of a range, which is 2
+    if least > _NARROW:
+        yield (
+            f"correlation of {' and '.join(of)}: noise hides it unless people's numbers in each column have a standard "
+            f"deviation of about {100 * least:.2g} % of its range, if they lie near an end of that: declare narrower "
+            "data.ranges (userdp find proposes them), ask for less beside it, or raise privacy.epsilon"
+        )
 
 
 def correlations(values: Array, deviation: float) -> Array:

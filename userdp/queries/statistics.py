@@ -4,6 +4,7 @@ A new statistic is a class below `Statistic` that `userdp.queries.registry`, an 
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from userdp.queries.answers import (
     Estimated,
     Sums,
     correlations,
+    hidden_correlations,
     mean_and_variance,
     mean_of,
 )
@@ -92,6 +94,10 @@ class Statistic(Section):
     @abstractmethod
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         """Return the answers that follow from noisy sums of the rows of ``users`` users."""
+
+    def doubts(self, deviation: float, users: int, facts: Facts) -> Iterator[str]:
+        """Warn, before data are read, of answers that noise of that deviation on each sum will hide."""
+        return iter(())
 
     def most(self, facts: Facts) -> int | None:
         """Return the samples that make one whole vote; None if every user has one vote."""
@@ -289,6 +295,11 @@ class Correlation(Statistic):
 
     def rows(self, block: Block, facts: Facts) -> Rows:
         return votes.products(block, self._columns(facts), self.most(facts), replaced=facts.users_known)
+
+    def doubts(self, deviation: float, users: int, facts: Facts) -> Iterator[str]:
+        """See `Statistic`."""
+        scale, _ = votes.product_scale(len(self.of), replaced=facts.users_known)
+        return hidden_correlations(self.of, deviation / scale / users)
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         scale, centre = votes.product_scale(len(self.of), replaced=facts.users_known)

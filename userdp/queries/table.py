@@ -114,6 +114,13 @@ class TableQuery(SharesProblem):
         found = hstack([one.rows(block, self.facts) for one in self.quantiles], format="csr")
         return sparse_rows(_INSIDE * found.data, found.indices, found.indptr, found.shape[1])
 
+    def doubts(self, deviation: float, users: int) -> tuple[str, ...]:
+        """Warn of answers that noise of that standard deviation on each released sum will hide."""
+        places = np.cumsum(self.widths) - self.widths
+        told = zip(self.asked, places, self.widths, strict=True)
+        noises = ((one, deviation / self.factors[place]) for one, place, width in told if width and not one.chooses)
+        return tuple(doubt for one, noise in noises for doubt in one.doubts(noise, users, self.facts))
+
     def answers(self, released: Vector, deviation: float, users: int) -> list[Answer]:
         """Return all answers.
 

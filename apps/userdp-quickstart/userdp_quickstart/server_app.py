@@ -34,7 +34,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Train, print the guarantee and the accuracy, and write both if the run-config names a folder."""
     config = context.run_config
-    result = make_strategy(config).start(grid, evaluate_fn=evaluate)
+    result = make_strategy(config).start(grid, evaluate_fn=evaluate, roster_timeout=config["roster_timeout"])
     model = model_vector(result.arrays)
     print(result.guarantee)
     print(f"accuracy: {accuracy(model):.3f}")

@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train, print the guarantee and the model, and write both if the run-config names a folder."""
     config = context.run_config
     strategy = make_strategy(config)
-    result = strategy.start(grid)
+    result = strategy.start(grid, roster_timeout=config["roster_timeout"])
     model = model_vector(result.arrays)
     print(result.guarantee)
     print(f"epsilon against the server alone: {strategy.plan.numbers['server_epsilon']:.3g}")

@@ -35,7 +35,8 @@ def main(grid: Grid, context: Context) -> None:
         clip_norm=config["clip-norm"],
         noise=config["noise"],
     )
-    result = strategy.start(grid, ArrayRecord(make_model().state_dict()), evaluate_fn=evaluate)
+    model = ArrayRecord(make_model().state_dict())
+    result = strategy.start(grid, model, evaluate_fn=evaluate, roster_timeout=config["roster_timeout"])
     print(result.guarantee)
     for server_round, metrics in result.evaluate_metrics_serverapp.items():
         print(f"accuracy after round {server_round}: {metrics['accuracy']:.3f}")

@@ -1,8 +1,7 @@
 """Location families with heavy tails, centred exactly and scaled to their ``deviation``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +11,14 @@ from strategies.baselines.heavy_tailed.power_laws import LAWS, directional_momen
 from userdp.data import Gaussian, Source
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeavyTailed(Gaussian):
-    """Independent coordinates of a centred law, scaled to the deviation, or by it if the variance is infinite.
-
-    Attributes:
-        shape: of the law.
-    """
+    """Independent coordinates of a centred law, scaled to the deviation, or by it if the variance is infinite."""
 
     spherical: ClassVar[bool] = False
     shape: float = 3.0
+    """Shape of the law."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def model_post_init(self, _: Any) -> None:
         _ = self.law  # refuses a shape out of range
 
     @property
@@ -53,19 +47,15 @@ class HeavyTailed(Gaussian):
         return self.deviation / self.law.unit * directional_moment(self.law, order, spherical=False)
 
 
-@dataclass(frozen=True, kw_only=True)
 class StudentT(HeavyTailed):
-    """Student's t with ``shape`` > 1 degrees of freedom; the deviation is its scale if the variance is infinite.
-
-    Attributes:
-        shape: degrees of freedom.
-    """
+    """Student's t with ``shape`` > 1 degrees of freedom; the deviation is its scale if the variance is infinite."""
 
     name = "student_t"
     summary = "heavy symmetric tails; shape = degrees of freedom (> 1)"
+    shape: float = 3.0
+    """Degrees of freedom."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MultivariateT(StudentT):
     """The multivariate t, with one gamma variable a sample: the same tails in EVERY direction, of known moments."""
 
@@ -83,38 +73,28 @@ class MultivariateT(StudentT):
         return self.coordinate_moment(order)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Pareto(HeavyTailed):
-    """Pareto of index ``shape`` > 1, centred; the deviation is the scale of the law if the variance is infinite.
-
-    Attributes:
-        shape: tail index, P(Z > t) ~ t^-shape.
-    """
+    """Pareto of index ``shape`` > 1, centred; the deviation is the scale of the law if the variance is infinite."""
 
     name = "pareto"
     summary = "one heavy tail, centred; shape = tail index (> 1)"
+    shape: float = 3.0
+    """Tail index, P(Z > t) ~ t^-shape."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogNormal(HeavyTailed):
-    """exp(shape N) with N normal, centred and scaled to the declared deviation.
-
-    Attributes:
-        shape: deviation of the logarithm, in (0, 4]; above, float32 samples would be mostly rounding.
-    """
+    """exp(shape N) with N normal, centred and scaled to the declared deviation."""
 
     name = "log_normal"
     summary = "skewed, all moments finite, centred; shape = deviation of the logarithm"
     shape: float = 1.0
+    """Deviation of the logarithm, in (0, 4]; above, float32 samples would be mostly rounding."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogLogistic(HeavyTailed):
-    """Log-logistic of shape > 1, centred; the deviation is the scale of the law if the variance is infinite.
-
-    Attributes:
-        shape: tail index, P(Z > t) ~ t^-shape.
-    """
+    """Log-logistic of shape > 1, centred; the deviation is the scale of the law if the variance is infinite."""
 
     name = "log_logistic"
     summary = "one heavy tail from a bell, centred; shape = tail index (> 1)"
+    shape: float = 3.0
+    """Tail index, P(Z > t) ~ t^-shape."""

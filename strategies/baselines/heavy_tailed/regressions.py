@@ -6,47 +6,43 @@ true parameter minimises the expected squared, Huber and Lp loss, and a known mu
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+from pydantic import Field
 
 from strategies.baselines.heavy_tailed.laws import Law, Logistic, Noise, Normal, integral
 from strategies.baselines.heavy_tailed.power_laws import LAWS, LawName, StudentT, directional_moment
 from userdp.arrays import Vector
-from userdp.data import POSITIVE, RegressionModel, Shape, Source, WithParameter
+from userdp.data import RegressionModel, Shape, Source, WithParameter
 from userdp.errors import BadInput
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeavyTailedRegression(WithParameter):
-    """Features a and noise e of declared laws, independent, both of mean exactly zero; score ``<a, theta> + e``.
-
-    Attributes:
-        feature_law: of every feature.
-        feature_shape: of the feature law; laws without a shape ignore it.
-        feature_deviation: standard deviation of a feature, or its scale where the variance is infinite.
-        spherical: one factor a sample, so that features have the same law in every direction (multivariate t); only
-            for normal and student_t features. Independent coordinates otherwise.
-        noise_law: of the noise.
-        noise_shape: of the noise law; laws without a shape ignore it.
-        noise_deviation: standard deviation of the noise, or its scale where the variance is infinite.
-    """
+    """Features a and noise e of declared laws, independent, both of mean exactly zero; score ``<a, theta> + e``."""
 
     link: ClassVar[Literal["linear", "logistic"]]
     feature_law: LawName = "normal"
+    """The law of every feature."""
     feature_shape: float = 3.0
-    feature_deviation: float = field(default=1.0, metadata=POSITIVE)
+    """Shape of the feature law; laws without a shape ignore it."""
+    feature_deviation: float = Field(1.0, gt=0)
+    """Standard deviation of a feature, or its scale where the variance is infinite."""
     spherical: bool = False
+    """One factor a sample, so that features have the same law in every direction (multivariate t); only for normal
+    and student_t features. Independent coordinates otherwise."""
     noise_law: LawName = "student_t"
+    """The law of the noise."""
     noise_shape: float = 3.0
-    noise_deviation: float = field(default=1.0, metadata=POSITIVE)
+    """Shape of the noise law; laws without a shape ignore it."""
+    noise_deviation: float = Field(1.0, gt=0)
+    """Standard deviation of the noise, or its scale where the variance is infinite."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def model_post_init(self, context: Any, /) -> None:
+        super().model_post_init(context)
         if self.spherical and not isinstance(self._feature, (Normal, StudentT)):
             raise BadInput(f"spherical = true needs feature_law normal or student_t, got {self.feature_law}")
         _ = self._feature, self._noise  # refuse shapes out of range
@@ -153,7 +149,6 @@ class HeavyTailedRegression(WithParameter):
         return float(slope * (noise * self.feature_moment(order) + far))
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeavyTailedLinear(HeavyTailedRegression):
     """y = <a, theta> + e."""
 
@@ -162,7 +157,6 @@ class HeavyTailedLinear(HeavyTailedRegression):
     link = "linear"
 
 
-@dataclass(frozen=True, kw_only=True)
 class HeavyTailedLogistic(HeavyTailedRegression):
     """y = 1 if <a, theta> + e > 0, else 0; with logistic noise a well specified logistic regression."""
 
@@ -170,7 +164,9 @@ class HeavyTailedLogistic(HeavyTailedRegression):
     summary = "features and noise of declared laws, unbounded, of known moments; signs as targets, a known optimum"
     link = "logistic"
     noise_law: LawName = "logistic"
-    noise_deviation: float = field(default=math.pi / math.sqrt(3), metadata=POSITIVE)
+    """The law of the noise."""
+    noise_deviation: float = Field(math.pi / math.sqrt(3), gt=0)
+    """Standard deviation of the noise, or its scale where the variance is infinite."""
 
 
 def _law(name: str, shape: float, shape_field: str) -> Law:

@@ -1,38 +1,29 @@
 """The hard instance of Ghazi, Kumar, Liu, Manurangsi 2025, appendix C, as a population."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from userdp.arrays import Vector
-from userdp.data import POSITIVE, Location, Source
-from userdp.errors import BadInput
+from userdp.data import Location, Source
 
 Noise = NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
 class HardInstance(Location):
     """The lower bound of Ghazi et al. (2025), appendix C: z[k] ~ N(mean[k], m) for a user with m samples.
 
     That is the law P_1. In Lemma C.1's P_2 (epsilon up to 0.1) about ``sqrt(d) / epsilon`` users have it, others hold
     zeros: set ``share``. A clip at ``sqrt(m)`` times a logarithm is the problem's (``bound``).
-
-    Attributes:
-        share: the probability with which a user has the law, in (0, 1]; the population's mean is ``share mean``.
     """
 
     name = "hard_instance"
     summary = "N(mean, m) samples for a user with m of them, or zeros: the lower bound of Ghazi et al. 2025"
-    share: float = field(default=1.0, metadata=POSITIVE)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.share > 1:
-            raise BadInput(f"share of hard_instance must be a probability in (0, 1], got {self.share}")
+    share: float = Field(1.0, gt=0, le=1)
+    """The probability with which a user has the law, in (0, 1]; the population's mean is ``share mean``."""
 
     @property
     def sources(self) -> tuple[Source, ...]:

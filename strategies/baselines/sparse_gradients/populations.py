@@ -8,20 +8,17 @@ alone.
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.sparse import csr_array
 
 from userdp.arrays import Vector
 from userdp.data import (
-    AT_LEAST_ONE,
-    NOT_NEGATIVE,
-    POSITIVE,
     Shape,
     Source,
     VectorPopulation,
@@ -37,18 +34,14 @@ _MOST_CANDIDATES = 200_000
 """The most supports that `greedy_packing` compares."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class RepeatedVectors(VectorPopulation):
-    """All samples of a user are one vector of s entries ``norm / sqrt(s)`` in size, plus the user's shift.
-
-    Attributes:
-        sparsity: s, entries of a vector that are not zero.
-        norm: l2 norm of the vectors.
-    """
+    """All samples of a user are one vector of s entries ``norm / sqrt(s)`` in size, plus the user's shift."""
 
     truth_is = "mean"
-    sparsity: int = field(default=1, metadata=AT_LEAST_ONE)
-    norm: float = field(default=1.0, metadata=POSITIVE)
+    sparsity: int = Field(1, ge=1)
+    """s, entries of a vector that are not zero."""
+    norm: float = Field(1.0, gt=0)
+    """l2 norm of the vectors."""
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -66,23 +59,19 @@ class RepeatedVectors(VectorPopulation):
         """Return each user's vector, (U, d), from one uniform number per user."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SparseBlocks(RepeatedVectors):
     """A user holds one of ``blocks`` vectors without a common coordinate, each with the same chance.
 
     A single vector for all is an EASY instance for a projection; showing the rate in n takes many blocks. Block k has
     the s coordinates from ``k s`` on, with signs drawn from the seed.
-
-    Attributes:
-        blocks: K, number of vectors.
     """
 
     name = "sparse_blocks"
     summary = "one of several sparse vectors without a common coordinate a user: hard for private sparse means"
-    blocks: int = field(default=1, metadata=AT_LEAST_ONE)
+    blocks: int = Field(1, ge=1)
+    """K, number of vectors."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def model_post_init(self, _: Any) -> None:
         if self.blocks * self.sparsity > self.dimension:
             raise BadInput(
                 f"blocks = {self.blocks}: {self.dimension} coordinates hold at most "
@@ -103,25 +92,19 @@ class SparseBlocks(RepeatedVectors):
         return vectors
 
 
-@dataclass(frozen=True, kw_only=True)
 class SparsePacking(RepeatedVectors):
     """A share of the users hold the same vector, one of a packing drawn from the seed; the others hold zero.
 
     The P vectors of the packing are at least ``norm / sqrt(2)`` apart. If at most ``ln(P / 2) / epsilon`` users hold
     the vector, an estimate that identifies it reveals more than epsilon allows.
-
-    Attributes:
-        share: fraction of users who hold the vector, in (0, 1].
     """
 
     name = "sparse_packing"
     summary = "one sparse vector of a packing for a share of the users, zero for the rest: hard for pure privacy"
-    share: float = 1.0
+    share: float = Field(1.0, gt=0, le=1)
+    """Fraction of users who hold the vector, in (0, 1]."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise BadInput(f"share must be a fraction of users in (0, 1], got {self.share}")
+    def model_post_init(self, _: Any) -> None:
         _check_packing(self.dimension, self.sparsity)
 
     def truth(self, rng: np.random.Generator) -> Vector:
@@ -134,40 +117,33 @@ class SparsePacking(RepeatedVectors):
         return np.asarray(holds[:, None] * (truth / self.share))
 
 
-@dataclass(frozen=True, kw_only=True)
 class SparseRegression(VectorPopulation):
     """A few columns per sample, target from <a, theta>; samples are sparse rows of l2 norm ``feature_norm``.
 
     A sample draws ``nonzeros`` columns, column j with frequency proportional to ``(j + 1)^-skew``, each with a normal
     value; values of a column drawn twice add up. Then it is scaled to its norm. A user shifts all its predictors by one
     number of deviation ``heterogeneity``, an outlier by ``outlier_shift`` more.
-
-    Attributes:
-        nonzeros: entries of a sample that are not zero; fewer if a column is drawn twice.
-        feature_norm: l2 norm of every sample.
-        skew: 0 for columns of equal frequency, 1 for Zipf's law.
-        link: logistic for zero-one targets, linear for predictors with normal noise.
-        parameter_nonzeros: coordinates of the true parameter that are not zero, the most frequent columns; None for
-            all.
-        parameter_deviation: standard deviation of those coordinates, which are normal.
-        noise_deviation: standard deviation of a linear target around its prediction.
     """
 
     name = "sparse_regression"
     summary = "a few of many columns per sample as sparse rows, zero-one or normal targets, a true parameter"
     truth_is = "parameter"
-    nonzeros: int = field(default=20, metadata=AT_LEAST_ONE)
-    feature_norm: float = field(default=1.0, metadata=POSITIVE)
-    skew: float = field(default=0.0, metadata=NOT_NEGATIVE)
+    nonzeros: int = Field(20, ge=1)
+    """Entries of a sample that are not zero; fewer if a column is drawn twice."""
+    feature_norm: float = Field(1.0, gt=0)
+    """l2 norm of every sample."""
+    skew: float = Field(0.0, ge=0)
+    """0 for columns of equal frequency, 1 for Zipf's law."""
     link: Literal["logistic", "linear"] = "logistic"
+    """Logistic for zero-one targets, linear for predictors with normal noise."""
     parameter_nonzeros: int | None = None
-    parameter_deviation: float = field(default=1.0, metadata=POSITIVE)
-    noise_deviation: float = field(default=0.1, metadata=NOT_NEGATIVE)
+    """Coordinates of the true parameter that are not zero, the most frequent columns; None for all."""
+    parameter_deviation: float = Field(1.0, gt=0)
+    """Standard deviation of those coordinates, which are normal."""
+    noise_deviation: float = Field(0.1, ge=0)
+    """Standard deviation of a linear target around its prediction."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.link not in ("logistic", "linear"):
-            raise BadInput(f"link must be logistic or linear, got {self.link!r}")
+    def model_post_init(self, _: Any) -> None:
         for name in ("nonzeros", "parameter_nonzeros"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= self.dimension:

@@ -487,6 +487,23 @@ def test_compare_prints_rows_as_json_and_report_renders_again(file, tmp_path):
     assert page.is_file()
 
 
+NOTHING = {
+    "no cell works": (["--set", 'strategy=[{kind="localized_robust_sgd", batch=5000}]'], 1, "no cell has a result"),
+    "no module": (["--set", 'problem={kind="torch", module="nowhere.py:make", loss="cross_entropy"}'], 2, "nowhere.py"),
+    "no head": (["--set", 'engine={kind="ray", address="127.0.0.1:1"}'], 1, "--workers 0 run without it"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "code", "words"), NOTHING.values(), ids=NOTHING)
+def test_a_comparison_that_comes_to_nothing_says_why_and_fails(file, tmp_path, wrong, code, words):
+    started = time.monotonic()
+    workers = ["--workers", 0] if words != "--workers 0 run without it" else []
+    outcome = call("compare", file, *workers, "--seeds", 1, "--output", tmp_path / "out", *wrong)
+    assert (outcome.exit_code, words in outcome.stderr) == (code, True), outcome.stderr
+    assert list((tmp_path / "out").rglob(DONE)) if words == "no cell has a result" else time.monotonic() < started + 20
+    assert words == "no cell has a result" or not list((tmp_path / "out").rglob(DONE))
+
+
 # The shipped comparisons -------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from examples import changed, write_table
 from helpers import PATIENCE, forgive_ray
-from helpers_flower import FlowerEngine
+from helpers_flower import FlowerEngine, run_on_flower
 from own_model import beside
 
 from simulations.config.run_config import load_config
@@ -124,13 +124,8 @@ def test_ways_of_computing_give_the_same_model(path, local, tmp_path, execution)
 @pytest.mark.long
 @pytest.mark.slow
 def test_flowers_engine_gives_the_same_model(path, local, tmp_path):
-    (tmp_path / "home").mkdir()
-    engine, there = FlowerEngine(tmp_path / "home"), tmp_path / "run"
-    overrides = "; ".join([*SMALL, f"engine.roster_timeout={PATIENCE}"])
-    try:
-        engine.run(ROOT, 4, {"config": str(path), "overrides": overrides, "output": str(there)})
-    finally:
-        engine.stop()
+    there, overrides = tmp_path / "run", "; ".join([*SMALL, f"engine.roster_timeout={PATIENCE}"])
+    run_on_flower(tmp_path / "home", ROOT, 4, {"config": str(path), "overrides": overrides, "output": str(there)})
     result = json.loads((there / "result.json").read_text())
     assert result["engine"] == "flower"
     assert result["computed"] is None  # nodes of other processes measured for themselves

@@ -1,5 +1,6 @@
 """P8: one seed, one answer, whichever grid carries the messages and however the users are laid out."""
 
+import time
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -15,6 +16,7 @@ from helpers import PATIENCE, ShuffledGrid, content_of, federation_of, forgive_r
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulations.engines import ray_grid as ray_grid_module
 from simulations.engines.grids import MOST_NODES, InMachineGrid, LocalGrid, one_thread, shards, worthwhile_nodes
 from simulations.engines.ray_grid import STARTS, RayGrid, begin_ray
 from strategies import STRATEGIES
@@ -97,7 +99,7 @@ def test_ray_gives_the_local_grids_answer_bit_for_bit_with_several_workers(name,
     same, same_facts = trace(ray_grids["two workers"], name)
     np.testing.assert_array_equal(same, released)
     assert same_facts == facts
-    assert len(released) > 2
+    assert len(released) > 1
     assert np.any(released[-1] != released[0])
 
 
@@ -244,14 +246,25 @@ def test_a_ray_whose_processes_are_late_is_started_again(monkeypatch, late):
     assert (began.call_count, ended.call_count) == (STARTS, STARTS - 1)
 
 
-@pytest.mark.slow
-def test_a_cluster_that_cannot_be_reached_is_a_failed_run(monkeypatch):
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1"])
+def test_a_cluster_that_nobody_answers_for_is_a_failed_run_at_once(monkeypatch, address):
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", Mock(side_effect=ConnectionError("no cluster at 10.0.0.1:6379")))
-    with pytest.raises(RunFailed, match=r"engine.address = '10.0.0.1:6379': Ray cannot be reached"):
-        RayGrid(PROBLEM, population(), shards(USERS), address="10.0.0.1:6379")
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would try for minutes"))
+    with pytest.raises(RunFailed, match=r"Ray cannot be .*; engine.kind = .local. runs without it") as told:
+        RayGrid(PROBLEM, population(), shards(USERS), address=address)
+    assert f"engine.address = {address!r}" in str(told.value)
+
+
+def test_whoever_waits_for_ray_is_told_what_runs_without_it(monkeypatch, caplog):
+    import ray
+
+    monkeypatch.setattr(ray_grid_module, "PATIENCE", 0.01)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: time.sleep(0.5))
+    begin_ray("no Ray", "; --workers 0 runs without it")
+    assert "Ray has not started after 0.01 s, and is waited for; --workers 0 runs without it" in caplog.text
 
 
 @pytest.mark.slow

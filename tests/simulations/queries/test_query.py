@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from examples import call, write_table
 from helpers import PATIENCE, forgive_ray
-from helpers_flower import ROOT, FlowerEngine
+from helpers_flower import ROOT, run_on_flower
 
 from simulations import query
 from simulations.config.run_config import load_config, parse_config
@@ -140,13 +140,9 @@ def test_ray_gives_the_answers_of_the_local_engine_to_the_bit(raw, tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_flower_gives_the_answers_of_the_local_engine_to_the_bit(file, tmp_path):
-    engine = FlowerEngine(tmp_path / "home")
-    try:
-        (tmp_path / "home").mkdir()
-        patient = f"engine.roster_timeout={PATIENCE}"
-        engine.run(ROOT, 8, {"config": str(file), "overrides": patient, "output": str(tmp_path / "flower")})
-    finally:
-        engine.stop()
+    patient = f"engine.roster_timeout={PATIENCE}"
+    asked = {"config": str(file), "overrides": patient, "output": str(tmp_path / "flower")}
+    run_on_flower(tmp_path / "home", ROOT, 8, asked)
     here = run(load_config(file, ["engine.users_per_node=15"]), directory=tmp_path / "local", report=False)
     np.testing.assert_array_equal(np.load(tmp_path / "flower" / "model.npz")["x"], here.model)
     result = json.loads((tmp_path / "flower" / "result.json").read_text())

@@ -238,6 +238,12 @@ def test_every_field_of_every_file_is_listed_once_and_its_name_says_whether_it_i
     assert set(FILES) <= {field.file for field in all_fields()}
 
 
+def test_files_that_trackers_get_unchanged_hold_no_private_field():
+    files = simulations.runs.trackers.ARTIFACTS
+    assert {field.file for field in all_fields()} >= set(files)
+    assert {field.kind for field in all_fields() if field.file in files} <= set(SHARED)
+
+
 def test_a_field_that_nobody_listed_stays_at_home():
     values = {"metrics": {"test_loss": 1.0}, "median_height": 178.0, "seed": 3, "table_private": {"rows": 5}}
     assert kept("result.json", values, SHARED) == {"metrics": {"test_loss": 1.0}, "seed": 3}

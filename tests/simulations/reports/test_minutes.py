@@ -17,8 +17,8 @@ from simulations.config.run_config import parse_config
 from simulations.reports.progress import (
     EVERY,
     FIRST,
-    MinuteLines,
-    RoundLines,
+    HowFar,
+    Rounds,
     audit_bar,
     counting_bar,
     progress_bar,
@@ -55,7 +55,7 @@ def lines(capsys):
 
 def test_the_first_line_waits_and_others_come_once_a_minute(capsys):
     clock, said = Clock(), []
-    told = MinuteLines(clock)
+    told = HowFar(clock)
     for done in range(200):
         told.tell(done, 200, lambda done=done: said.append(done) or f"{done} done")
         clock.now += 1.0
@@ -67,7 +67,7 @@ def test_the_first_line_waits_and_others_come_once_a_minute(capsys):
 
 def test_what_was_done_before_says_nothing_about_the_time_left(capsys):
     clock = Clock()
-    told = MinuteLines(clock)
+    told = HowFar(clock)
     clock.now += 20.0
     told.count_from(50)
     told.tell(50, 100, lambda: "50 of 100")
@@ -95,7 +95,7 @@ PLANNED = SimpleNamespace(rounds=100, guarantee=SimpleNamespace(holds=True, epsi
 
 
 def rounds_of(clock):
-    told = RoundLines(clock)
+    told = Rounds(HowFar(clock))
     told.on_start(PLANNED)
     return told
 

@@ -20,7 +20,7 @@ from simulations.config.run_config import parse_config
 from simulations.records.evaluation import Evaluation
 from simulations.records.released_fields import SHARED, kept
 from simulations.runs.run import run
-from simulations.runs.trackers import ARTIFACTS, TRACKERS, trackers_of
+from simulations.runs.trackers import ARTIFACTS, TRACKERS, Tracked
 from userdp.accounting.guarantee import Guarantee
 from userdp.errors import BadInput, RunFailed
 
@@ -85,7 +85,7 @@ def events(directory):
 
 def opened_and_closed(name, directory):
     """Open and close a tracker as a run does that has no round and writes no end."""
-    (tracked,) = trackers_of([name], directory)
+    tracked = Tracked(name, directory)
     tracked.on_start(None)
     tracked.on_end()
 

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulations.account.accounts import Accounts
-from simulations.serving.queue import OPEN, STATES, Queue
-from simulations.serving.repetition import moment, next_time
+from simulations.serving.queue import OPEN, STATES, Queue, moment, next_time
 from simulations.terminal import BAD_INPUT
 from userdp.accounting import Total
 from userdp.errors import BadInput

@@ -2,13 +2,10 @@
 
 import math
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 from helpers import federation_of, final, gathered, make, requested, run
-from helpers_audits import epsilon_lower_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -20,9 +17,7 @@ from strategies import Auto
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release
 from strategies.auto.staged import AdaptiveStep, ClipScale, Pace, adaptive_stages
-from strategies.wire.replies import Gathered
 from userdp.accounting import calibrate_noise
-from userdp.accounting.sampled_gaussian import SampledRounds, unequal_rounds_epsilon
 from userdp.errors import RunFailed
 from userdp.nodes.node import Node
 from userdp.problems import Box, Linear, TorchProblem
@@ -108,30 +103,6 @@ class _Follower:
 FOLLOWER = _Follower()
 
 
-@pytest.mark.parametrize("relation", ["add_or_remove", "replace_one"])
-@pytest.mark.parametrize("users", [30, 2000])
-def test_all_releases_together_spend_the_budget_and_not_more(users, relation):
-    method = make(Auto, uncertified(5.0), users, 2.0, 1e-3, relation=relation)
-    scheme, steps = method.scheme, []
-    method.memory.begin(np.zeros(1))
-    for index, stage in enumerate(scheme.stages):
-        watched = Watched()
-        stage.computation(method.memory)
-        stage.take(method.memory, np.zeros(2 if index + 1 < method.plan.rounds else 1), watched)
-        precision = sum(scheme.mechanism(index, moved, part).noise_multiplier ** -2 for _, moved, part in watched.noted)
-        rate = scheme.sampler.expected(index) / users
-        steps.append(SampledRounds(precision**-0.5, rate))
-    alike = {(round(step.noise_multiplier, 9), step.rate): step for step in steps}
-    counted = [
-        replace(one, rounds=sum((round(step.noise_multiplier, 9), step.rate) == key for step in steps))
-        for key, one in alike.items()
-    ]
-    spent = unequal_rounds_epsilon(counted, 1e-3, relation)
-    assert 1.99 < spent <= 2.0 * (1 + 1e-6)
-    assert method.plan.guarantee.relation == relation
-    assert method.plan.guarantee.epsilon == pytest.approx(2.0, rel=1e-3)
-
-
 def test_the_noise_of_a_cohort_is_for_the_users_that_are_expected():
     method = make(Auto, uncertified(5.0), 2000, 2.0, 1e-5)
     scheme, step = (
@@ -151,65 +122,6 @@ def test_the_noise_of_a_cohort_is_for_the_users_that_are_expected():
     multiplier = scheme.sampler.multiplier(step, scheme.noise_multiplier)
     assert deviation == pytest.approx(3.0 / expected * multiplier / math.sqrt(part))
     assert release.mean(np.full(1, 5 * expected), movement, part)[0][0] == pytest.approx(5, abs=6 * deviation)
-
-
-@ROUNDS
-def test_what_follows_a_round_follows_from_what_it_released(index):
-    ends = []
-    for data in (people(np.full((8, COLUMNS), 0.5), np.ones(8)), people(np.full((8, COLUMNS), -3.0), np.zeros(8))):
-        method = at(index)
-        values = gathered(method, data, index, method.memory.model).values
-        facts = method.scheme.stages[index].take(method.memory, values, Watched(answer=0.125))
-        ends.append((facts, method.memory.model, method.memory.radius))
-    np.testing.assert_equal(ends[0], ends[1])
-
-
-RUNS = 500
-
-
-def told(method, first_seed, present):
-    """(RUNS,): the released gradients of whole runs, each over its noise; one user of four is there, or is not."""
-    node, scores = Node(method.problem, federation_of(np.full((4, 1), 50.0) * [[1], [0], [0], [0]]), np.arange(4)), []
-    stages = method.scheme.stages
-    for seed in range(first_seed, first_seed + RUNS):
-        method.noise_seed, method.program.own.memory = seed, method.scheme.new_memory()
-        sampler = replace(method.scheme.sampler, seed=seed)
-        x, score = method.problem.initial(), 0.0
-        method.memory.begin(x)
-        for index in range(len(stages) - 1):
-            computation = stages[index].computation(method.memory)
-            cohort = sampler.cohort(index)
-            users = cohort if present else cohort[cohort != 0]
-            empty = Gathered(np.zeros(2), 0, 0)
-            values = node.compute(x, users, computation).values[0] if len(users) else empty.values
-            noise = partial(method._noise, index)
-            release = Release(method.scheme, index, noise, computation)
-            kept = []
-            original = release.mean
-
-            class Kept:
-                fraction, logarithm = Release.fraction, Release.logarithm
-
-                def mean(self, *given, kept=kept, original=original):
-                    kept.append(original(*given))
-                    return kept[-1]
-
-            stages[index].take(method.memory, values, Kept())
-            x = method.memory.model
-            score += sum(float(found[0]) / deviation for found, deviation in kept) if index > 1 else 0.0
-        scores.append(score)
-    return np.array(scores)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("changed", [False, True])
-def test_whole_runs_leak_no_more_than_they_claim_and_with_a_quarter_of_the_noise_they_do(changed):
-    method = make(Auto, uncertified(50.0), 4, epsilon=1.0, delta=0.02)
-    if changed:
-        method.program.own.scheme = replace(method.scheme, noise_multiplier=method.scheme.noise_multiplier / 4)
-    found = epsilon_lower_bound(told(method, 0, True), told(method, RUNS, False), 0.02)
-    assert (found > 1.0) == changed
 
 
 # --- What becomes of releases ----------------------------------------------------------------------------------------

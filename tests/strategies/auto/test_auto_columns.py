@@ -14,9 +14,6 @@ from strategies.auto.choice import Choice
 from strategies.auto.column_coordinates import SHOWN, ColumnCoordinates
 from strategies.auto.columns import ColumnMoments, SumOfColumns, column_coordinates
 from strategies.auto.level import Counts
-from strategies.auto.progress import Known
-from userdp.accounting import epsilon_of
-from userdp.accounting.costs import Cost
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.computations import Computation
@@ -101,31 +98,6 @@ def test_one_user_moves_every_release_by_at_most_what_is_stated(name):
             row = np.asarray(alone.toarray() if isinstance(alone, csr_array) else alone)[0]
             for part, movement, _ in noted(method, index, row):
                 assert np.linalg.norm(part) <= movement.added * (1 + 1e-9)
-
-
-@each_problem
-@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
-def test_all_releases_together_spend_the_budget_and_not_more(name, relation):
-    precision = 0.0
-    for method, index in walked(name, relation=relation):
-        x = method.problem.domain.project(method.memory.model)
-        some = codes(people(method.problem, np.random.default_rng(1)))
-        for _, movement, part in noted(method, index, gathered(method, some, index, x).values):
-            precision += method.scheme.mechanism(index, movement, part).noise_multiplier ** -2
-    spent = epsilon_of(Cost(noise_multiplier=precision**-0.5), 1, 1e-3)
-    assert method.plan.guarantee.epsilon * 0.99 < spent <= method.plan.guarantee.epsilon * (1 + 1e-9)
-
-
-@each_problem
-def test_what_follows_a_round_follows_from_what_it_released(name):
-    for method, index in walked(name):
-        x, ends = method.problem.domain.project(method.memory.model), []
-        for seed in (1, 2):
-            sums = gathered(method, codes(people(method.problem, np.random.default_rng(seed))), index, x).values
-            memory = deepcopy(method.memory)
-            facts = method.scheme.stages[index].take(memory, sums, Watched(answer=0.125))
-            ends.append((facts, memory.state()))
-        np.testing.assert_equal(ends[0], ends[1])
 
 
 def test_slope_and_size_of_the_sum_of_columns_move_together():
@@ -238,14 +210,6 @@ def test_a_prediction_is_doubted_only_where_columns_come_together():
         coordinates = ColumnCoordinates.plain(3, entries, 0.0)
         coordinates.learn(np.array([0.4, 0.2, 0.1]), 1e-9, 0.0)
         np.testing.assert_allclose(coordinates.doubt(np.array([2.0, 1.0, 0.0, 3.0])), factor * np.array([4, 1, 0, 0]))
-
-
-def test_a_state_resumes_with_its_columns():
-    method = next(method for method, index in walked("sparse_squared") if index == 6)
-    fresh = make(Auto, PROBLEMS["sparse_squared"], USERS, delta=1e-3).scheme.new_memory()
-    fresh.restore(method.memory.state())
-    np.testing.assert_equal(fresh.state(), method.memory.state())
-    assert isinstance(fresh.known, Known)
 
 
 # --- What its defaults reach -----------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Coefficients with standard errors: against exact fits, against the truth many times, and where they refuse."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -191,11 +190,3 @@ def test_a_run_that_ended_amid_their_rounds_has_no_coefficients():
     assert method.scheme.report(method.state.released, method.memory).keys() == {"hidden_columns"}
     plain = make(Auto, problem("squared"), 300, 4.0).scheme
     assert plain.report(np.zeros(COLUMNS + 1), plain.new_memory()).keys() == {"hidden_columns"}
-
-
-def test_a_killed_run_resumes_in_the_middle_of_the_rounds():
-    half = found("squared", 300, 0, 4.0)
-    again = Inference(half.start, half.directions, half.size, half.edges)
-    again.restore(half.state())
-    np.testing.assert_equal(again.state(), half.state())
-    assert replace(half).state().keys() == half.state().keys()

@@ -1,5 +1,6 @@
 """The best constant: released first, where training starts, and what the last comparison is with."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ from test_auto import Watched
 from strategies import Auto
 from strategies.auto.choice import Choice
 from strategies.auto.level import Balance, ClassShares, Counts, Level, unevenness
+from strategies.auto.progress import Known
 from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, clip_width
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -87,6 +89,15 @@ def test_training_of_classes_starts_at_their_released_shares_and_so_does_what_it
     assert np.linalg.eigvalsh(method.memory.across)[1] < 0.5
 
 
+def test_clips_for_a_rare_class_follow_from_the_released_spread_alone():
+    problem, ends = FAMILIES["logistic"], []
+    for spread in (0.0, 0.4):
+        memory = make(Auto, problem, USERS).memory
+        Level(problem).take(memory, np.array([0.0, spread]), Watched(answer=np.array([-0.4, 0.1])))
+        ends.append(memory.state())
+    np.testing.assert_equal(*ends)
+
+
 def test_a_state_from_before_clips_followed_the_shares_is_refused():
     method = make(Auto, FAMILIES["squared"], USERS)
     state = method.memory.state()
@@ -156,6 +167,19 @@ def test_where_columns_tell_nothing_of_a_rare_class_the_model_is_about_the_const
         rates[-1] -= problem.metrics(method.result.constant, block)["log_loss"].mean()
     assert np.median(rates) < 5e-4  # and 1e-2 where clips cut the rare class
     assert max(rates) < 1e-2
+
+
+@pytest.mark.parametrize("name", ["squared", "logistic"])
+@pytest.mark.parametrize(("part", "left"), [(0.99, False), (1.01, True)])
+def test_a_way_is_forgotten_that_chance_makes_as_long_in_one_run_of_twenty(name, part, left):
+    """Two free coordinates: a square above 5.99 variances; more where the constant's error hides the curvature."""
+    progress = make(Auto, FAMILIES[name], USERS).memory
+    progress.known, progress.level_deviation, progress.length = Known(np.zeros(3), np.full(3, 0.01)), 0.3, 0.0
+    vague, progress.slope = (1.3, 1e-9) if name == "logistic" else (1.0, 0.0)
+    progress.curvature = progress.curved = 1.0
+    progress.z = vague * math.sqrt(part * 5.991 * 0.01) * np.array([0.6, 0.8, 0.0])
+    progress.finish(USERS, balanced=False)
+    assert progress.z[:2].any() == left
 
 
 def test_a_bias_that_noise_does_not_explain_leaves_the_constant_as_released():

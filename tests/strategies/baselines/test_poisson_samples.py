@@ -30,13 +30,6 @@ def test_every_round_throws_coins_of_its_own_for_samples():
     np.testing.assert_array_equal(rounds[1], coins_of(PoissonSamples(50, 0.5, 3, seed=1, joint=False), 1))
 
 
-def test_samples_beyond_the_declared_number_are_never_drawn():
-    for index in range(3):
-        coins = coins_of(PoissonSamples(50, 0.5, 3, seed=1, most=7, joint=False), index)
-        assert coins[:, :7].any(axis=0).all()
-        assert not coins[:, 7:].any()
-
-
 @pytest.mark.sweep(1)
 def test_coins_from_a_seed_are_refused_where_noise_is_secure():
     sampler = PoissonSamples(90, 0.5, 2)

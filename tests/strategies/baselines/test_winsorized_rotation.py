@@ -13,12 +13,11 @@ from scipy.linalg import hadamard
 
 from strategies import WinsorizedRotation
 from strategies.baselines.rotation.rotation import CellGrid, HadamardRotation, _hadamard
-from userdp.accounting import Privacy, epsilon_of, zcdp_to_epsilon
+from userdp.accounting import epsilon_of, zcdp_to_epsilon
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 from userdp.randomness import stream
-from userdp.sampling import ConcentratedBatches
 
 codes = st.integers(0, len(WILD) - 1)
 
@@ -176,16 +175,6 @@ def test_a_round_by_hand():
     mean += stream(8, "noise", 0, 2).normal(scale=method.scheme.mechanism.standard_deviation, size=4)
     x = problem.domain.project(-estimator.rotation.inverse(mean[None])[0])
     np.testing.assert_allclose(final(run(method, federation_of(samples))), x, rtol=1e-6)
-
-
-def test_concentrated_batches_count_epochs_begun():
-    sampler = ConcentratedBatches(10, 5, 2)
-    z = sampler.calibrate(1.0, 1e-5)
-    assert sampler.epsilon(z, 1e-5, 0) == 0
-    assert sampler.epsilon(z, 1e-5, 1) == sampler.epsilon(z, 1e-5, 2) == zcdp_to_epsilon(1 / (2 * z**2), 1e-5)
-    assert 0.9999 < sampler.epsilon(z, 1e-5) <= 1
-    with pytest.raises(BadInput, match="would cost"):
-        sampler.ledger(z / 2, Privacy(1.0, 1e-5))
 
 
 def test_what_cannot_be_planned_is_refused_and_what_cannot_work_is_warned_of():

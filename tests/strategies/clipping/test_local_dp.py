@@ -156,7 +156,7 @@ def sick(answer):
 @pytest.mark.parametrize("engine", ["grid", "app"])
 def test_a_run_does_not_tell_which_error_a_node_met(engine):
     """The kind of error may depend on the data."""
-    with pytest.raises(RunFailed, match=r"did not answer \(its app failed: error 1\)"):
+    with pytest.raises(RunFailed, match=r"did not answer \(its app failed: error 1 \(see that node's log\)\)"):
         heard(np.full((6, 2), 0.5), engine, change=sick)
 
 

@@ -22,7 +22,7 @@ from helpers import (
     strategy_of,
 )
 from helpers_adversaries import Overheard, gaussian_epsilon
-from helpers_flower import ClientGrid, FlowerEngine
+from helpers_flower import ClientGrid, run_on_flower
 from resumable import Kept
 from scipy import stats
 
@@ -467,16 +467,11 @@ output = ""
 @pytest.mark.long
 @pytest.mark.slow
 def test_flowers_own_engine_loses_a_node_in_each_round_and_gives_the_same_bits(tmp_path):
-    app, home = tmp_path / "app", tmp_path / "flower"
+    app = tmp_path / "app"
     app.mkdir()
-    home.mkdir()
     (app / "app.py").write_text(APP)
     (app / "pyproject.toml").write_text(SETTINGS)
-    engine = FlowerEngine(home)
-    try:
-        engine.run(app, NODES, {"output": str(tmp_path / "model.npy")})
-    finally:
-        engine.stop()
+    run_on_flower(tmp_path / "flower", app, NODES, {"output": str(tmp_path / "model.npy")})
     with Lossy(nodes_of(), each_in_turn) as grid:
         here = final(surviving(rounds=10).start(grid))
     np.testing.assert_array_equal(np.load(tmp_path / "model.npy"), here)

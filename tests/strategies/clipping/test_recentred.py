@@ -4,20 +4,17 @@ import math
 
 import numpy as np
 import pytest
-from helpers import ChangedNode, Wild, federation_of, final, gathered, make, noise_again, requested, rows_of, run, taken
+from helpers import ChangedNode, Wild, federation_of, final, gathered, make, requested, rows_of, run, taken
 
 from simulations.engines.grids import LocalGrid
 from strategies import RecentredClipping
 from strategies.wire.replies import Gathered
-from userdp.accounting import Privacy, calibrate_noise, epsilon_of
-from userdp.accounting.costs import Cost
 from userdp.data import Block, ColumnarFederation
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Logistic, Quadratic
-from userdp.randomness import stream
-from userdp.sampling import WeightedBatches, WeightedSlots
+from userdp.sampling import WeightedBatches
 
 
 def about(method, centre, radius):
@@ -100,103 +97,10 @@ def test_a_missing_user_counts_as_the_centre_and_changes_neither_divisor_nor_noi
 # --- Formal guarantee: the budget -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rounds", "cohort"), [(1, None), (2, None), (3, None), (20, None), (9, 30), (7, 40)])
-@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
-def test_all_releases_together_spend_the_budget_and_not_more(rounds, cohort, relation):
-    method = make(
-        RecentredClipping, Quadratic(3, 1.0, 1.0), 100, 1.0, 1e-4, rounds=rounds, cohort=cohort, relation=relation
-    )
-    per_epoch = 100 // (cohort or 100)
-    precision = 0.0
-    for index in range(0, rounds, per_epoch):
-        multiplier = method.scheme.sampler.multiplier(index, method.scheme.noise_multiplier)
-        for mechanism in (
-            method.scheme.gradient_mechanism(1.0, multiplier),
-            method.scheme.distance_mechanism(multiplier),
-        ):
-            precision += mechanism.noise_multiplier**-2
-    epsilon = epsilon_of(Cost(noise_multiplier=precision**-0.5), 1, 1e-4)
-    assert 0.999 < epsilon <= 1 + 1e-9
-    assert method.plan.guarantee.epsilon == pytest.approx(epsilon, rel=1e-9)
-    assert method.plan.guarantee.relation == relation
-
-
-@pytest.mark.parametrize("cohort", [400, 200])
-def test_noise_is_calibrated_to_the_radius_in_force_in_every_round(cohort):
-    method = make(RecentredClipping, Quadratic(5, 9.0, 9.0), 400, rounds=6, clip_norm=4.0, cohort=cohort)
-    asked = []
-    ask = method.request_of
-    method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
-    result = run(method, of_means(100, 3, 400, 5))
-    for index, (request, record) in enumerate(zip(asked, result.rounds, strict=True)):
-        radius = request.computation.clip_norm
-        multiplier = method.scheme.noise_multiplier / math.sqrt(
-            0.95 * method.scheme.sampler.shares[index * cohort // 400]
-        )
-        assert record.facts["noise_deviation"] == pytest.approx(2 * radius / cohort * multiplier)
-        assert record.facts["radius"] == radius
-    radii = [request.computation.clip_norm for request in asked]
-    assert radii[0] == 4.0
-    assert radii[-1] < 1.0
-
-
-def test_centre_and_radius_follow_from_released_values_alone():
-    """Fed with other users and other noise that add up to the same releases, the next question is the same."""
-    problem = Quadratic(3, 5.0, 5.0)
-    options = {"delta": 1e-3, "learning_rate": 0.3}
-    first, second = (make(RecentredClipping, problem, 50, 8.0, seed=seed, **options) for seed in (0, 1))
-    scheme = first.scheme
-    multiplier = scheme.sampler.multiplier(0, scheme.noise_multiplier)
-    mechanisms = (scheme.gradient_mechanism(1.0, multiplier), scheme.distance_mechanism(multiplier))
-    noise = [
-        np.concatenate(
-            [
-                mechanism.release(np.zeros(size), noise_again(method, 0, purpose))
-                for purpose, (mechanism, size) in enumerate(zip(mechanisms, (3, 1), strict=True))
-            ]
-        )
-        for method in (first, second)
-    ]
-    values = np.array([5.0, -2.0, 1.0, -20.0])
-    taken(first, 0, np.zeros(3), Gathered(values, 0, 0))
-    taken(second, 0, np.zeros(3), Gathered(values + 50 * (noise[0] - noise[1]), 3, 7))
-    assert np.linalg.norm(noise[0][:3] - noise[1][:3]) > 0.05
-    np.testing.assert_allclose(requested(first, 1).computation.centre, requested(second, 1).computation.centre)
-    assert requested(first, 1).computation.clip_norm == pytest.approx(requested(second, 1).computation.clip_norm)
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_the_distance_is_released_with_noise_of_its_own(index):
-    method = make(RecentredClipping, Quadratic(3, 5.0, 5.0), 50, delta=1e-3, epsilon=20.0, rounds=2, seed=6)
-    facts = taken(method, index, np.zeros(3), Gathered(np.array([5.0, -2.0, 1.0, -20.0]), 0, 0)).facts
-    multiplier = method.scheme.sampler.multiplier(index, method.scheme.noise_multiplier)
-    deviation = method.scheme.distance_mechanism(multiplier).standard_deviation
-    noisy = -20.0 / 50 + stream(6, "noise", index, 1).normal(scale=deviation, size=1)[0]
-    assert deviation > 0.05
-    assert -2.5 < noisy < 1.0
-    assert facts["distance"] == pytest.approx(math.exp(noisy), rel=1e-9)
-
-
 @pytest.mark.parametrize("shares", [(), (0.5, 0.5), (0.0,), (1.1,), (float("nan"),)])
 def test_shares_that_are_no_shares_are_refused(shares):
     with pytest.raises(BadInput, match="shares"):
         WeightedBatches(10, 10, 1, shares=shares)
-
-
-def test_weighted_batches_cost_what_one_gaussian_costs():
-    sampler = WeightedBatches(10, 4, 3, shares=(0.2, 0.3, 0.5))
-    z = sampler.calibrate(1.0, 1e-5)
-    assert z == calibrate_noise(1.0, 1e-5, 1)
-    assert sampler.epsilon(z, 1e-5, 0) == 0
-    # Two batches an epoch: nobody meets more than one of them.
-    assert sampler.epsilon(z, 1e-5, 1) == sampler.epsilon(z, 1e-5, 2) < sampler.epsilon(z, 1e-5, 3)
-    assert 0.999 < sampler.epsilon(z, 1e-5) <= 1 + 1e-9
-    assert [sampler.multiplier(index, z) for index in (1, 2)] == [z / math.sqrt(0.2), z / math.sqrt(0.3)]
-    assert WeightedSlots(10, 4, 3, shares=(0.2, 0.3, 0.5)).sensitivity_factor == 1
-    assert sampler.sensitivity_factor == 2
-    sampler.ledger(z, Privacy(1.0, 1e-5))
-    with pytest.raises(BadInput, match="would cost"):
-        sampler.ledger(z / 2, Privacy(1.0, 1e-5))
 
 
 # --- Behaviour ------------------------------------------------------------------------------------------------------

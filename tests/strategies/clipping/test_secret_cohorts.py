@@ -13,24 +13,24 @@ from simulations.runs.run import run as run_config
 from strategies import STRATEGIES, AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, PublicFacts
 from userdp.accounting import Privacy
 from userdp.problems import Quadratic
-from userdp.sampling import FixedSizeBatches, PoissonBatches
 from userdp.settings import choices
 
 USERS, ROUNDS = 60, 4
 PROBLEM = Quadratic(2, 5.0, 5.0)
 PEOPLE = federation_of(np.random.default_rng(0).normal(size=(USERS, 2)))
-SECRET = {
-    "poisson": lambda: PoissonBatches(USERS, 0.5, 9, None),
-    "fixed_size": lambda: FixedSizeBatches(USERS, 30, 9, None),
-}
+SECRET = ("poisson", "fixed_size", "allocation")
 each_sampling = pytest.mark.parametrize("sampling", SECRET)
+
+
+def drawn(sampling, cohort):
+    return {"sampling": sampling} | ({"participations": 2} if sampling == "allocation" else {"cohort": cohort})
 
 
 def method_of(kind, sampling, noise="secure", users=USERS, cohort=30, **options):
     if kind is ProjectedSGD:
         options["sparsity"] = 2
     privacy = Privacy(4.0, 1e-3, noise=noise)
-    options |= {"sampling": sampling, "cohort": cohort, "rounds": ROUNDS}
+    options |= {"rounds": ROUNDS} | drawn(sampling, cohort)
     return strategy_of(kind, PROBLEM, PublicFacts(users), privacy, seed=3, **options)
 
 
@@ -64,7 +64,7 @@ def test_secure_noise_with_secret_cohorts_runs_to_the_end(kind, sampling):
 @pytest.mark.sweep(1)
 @each_sampling
 def test_a_configured_secure_run_with_secret_cohorts_writes_its_release(sampling, tmp_path):
-    strategy = {"kind": "dp_fed_sgd", "rounds": 2, "cohort": 100, "sampling": sampling}
+    strategy = {"kind": "dp_fed_sgd", "rounds": 2} | drawn(sampling, 100)
     outcome = run_config(parse_config(changed(privacy__noise="secure", strategy=strategy)), directory=tmp_path)
     assert np.isfinite(outcome.model).all()
     told = json.loads((tmp_path / "guarantee.json").read_text())

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from strategies import STRATEGIES, DPFedSGD
-from strategies.core.options import StrategyOptions
 from strategies.core.program import SHARE, LastComparison
 from strategies.wire.replies import Gathered
-from userdp.accounting import Privacy
 from userdp.errors import BadInput
+from userdp.mechanisms import LaplaceMechanism
 from userdp.nodes.node import Node
 from userdp.noise import SecureNoise, SeededNoise
 from userdp.problems import Quadratic
@@ -74,18 +73,24 @@ def chosen(comparison, votes, seed):
     return comparison.take(0, np.ones(1), np.zeros(1), Gathered(np.array([votes]), 0, 0), lambda _: noise).facts
 
 
-def test_the_noise_is_laplace_for_the_share_of_epsilon():
-    comparison = LastComparison(0.5, 100)
-    shares = [chosen(comparison, 0.0, seed)["improved_share"] for seed in range(500)]
-    assert stats.kstest((np.array(shares) - 0.5) * 100, stats.laplace(scale=1 / 0.5).cdf).pvalue > 1e-4
-
-
 def test_what_the_margin_says_is_how_often_the_choice_is_wrong():
     comparison = LastComparison(0.5, 100)
     votes = 100 * comparison.numbers()["comparison_margin"]
     back = [chosen(comparison, votes, seed)["went_back"] for seed in range(2000)]
     low, high = stats.binom(2000, 0.05).ppf([1e-5, 1 - 1e-5])
     assert low <= sum(back) <= high
+
+
+@pytest.mark.parametrize("noisy", [-3.0, 3.0])
+def test_which_model_is_released_follows_from_the_noisy_sum_alone(noisy, monkeypatch):
+    monkeypatch.setattr(LaplaceMechanism, "release", lambda *_: np.array([noisy]))
+    steps = [
+        LastComparison(0.5, 10).take(0, np.ones(1), np.zeros(1), Gathered(np.array([votes]), 0, 0), lambda _: None)
+        for votes in (-5.0, 0.0, 5.0)
+    ]
+    assert {(float(step.released[0]), tuple(step.facts.items())) for step in steps} == {
+        (float(noisy > 0), (("improved_share", 0.5 + noisy / 10), ("went_back", float(noisy < 0))))
+    }
 
 
 def test_secure_noise_can_be_had():
@@ -147,10 +152,3 @@ def test_it_is_the_released_model_that_is_compared_not_the_last_point():
 def test_where_it_makes_no_sense_it_is_refused_with_the_reason(name):
     with pytest.raises(BadInput, match="compare_with_initial"):
         compared(name)
-
-
-def test_a_budget_is_divided():
-    left, comparison = LastComparison.within(Privacy(2.0, 1e-6), 10)
-    assert left.epsilon + comparison.epsilon == pytest.approx(2.0)
-    assert left.delta == 1e-6
-    assert "compare_with_initial" not in StrategyOptions.model_fields

@@ -8,26 +8,23 @@ from unittest import mock
 import numpy as np
 import pytest
 from flwr.app import Message
-from helpers import PATIENCE, content_of, federation_of, final, make, run
+from helpers import content_of, federation_of, final, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import stats
 
 from simulations.comparison.config import parse_comparison
 from simulations.config.run_config import parse_config
 from simulations.runs.build import build_problem, make_strategy, public_facts
-from simulations.runs.run import run as run_config
 from strategies import PublicFacts
 from strategies.auto import preparation
 from strategies.auto.preparation import LearnCoordinates
-from strategies.auto.releases import Movement, Release
+from strategies.auto.releases import Release
 from strategies.core.options import PreparedOptions
 from strategies.registry import STRATEGIES
 from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
-from userdp.accounting import Privacy, epsilon_of
-from userdp.accounting.costs import Cost
+from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
@@ -165,32 +162,6 @@ def noted(part, index, x, sums):
     return step.following, found
 
 
-def test_noise_of_the_rounds_is_for_their_shares_and_all_of_them_spend_what_is_asked():
-    part = LearnCoordinates(squares(), PublicFacts(400, 1, 5), Privacy(1.0, 1e-6), 0)
-    shares = part.shares
-    multipliers = [shares.sampler.multiplier(index, shares.noise_multiplier) for index in range(part.rounds)]
-    spent = epsilon_of(Cost(noise_multiplier=sum(one**-2 for one in multipliers) ** -0.5), 1, 1e-6)
-    assert 0.999 < spent <= 1.0
-    draws = []
-    for seed in range(800):
-        method = make(STRATEGIES["dp_fed_sgd"], squares(), 400, preparation=LearnCoordinates, seed=seed)
-        own = method.program.before
-        noise = method.noise_of("preparation", 1)
-        release = Release(own.shares, 1, noise, Computation("filled", "sum", 0.5))
-        draws.append(
-            release.mean(np.zeros(1), Movement.of_box(1.0))[0][0] / release.mean(np.zeros(1), Movement.of_box(1.0))[1]
-        )
-    assert stats.kstest(draws, "norm").pvalue > 1e-4
-
-
-def test_noise_of_the_preparation_is_no_noise_of_the_strategys_own_rounds():
-    method = prepared("dp_fed_sgd")
-    streams = []
-    method._noise = lambda number, purpose=0: streams.append((number, purpose)) or SeededNoise(np.random.default_rng(0))
-    run(method, ill_scaled(USERS))
-    assert len(set(streams)) == len(streams) == method.plan.rounds
-
-
 def test_a_promise_that_would_change_with_what_is_found_ends_the_run_before_its_rounds():
     method = prepared("dp_fed_sgd")
     new_scheme = method.program.own._new_scheme
@@ -211,15 +182,6 @@ def test_what_is_found_does_not_change_the_rounds_of_the_plan():
         assert (
             recipe.scheme(method.program.own.given).outline.rounds == method.plan.rounds - method.program.before.rounds
         )
-
-
-def test_secure_noise_can_be_had():
-    privacy = Privacy(4.0, 1e-5, noise="secure")
-    method = STRATEGIES["dp_fed_sgd"](rounds=3).strategy(
-        squares(), PublicFacts(300), privacy, seed=0, preparation=LearnCoordinates
-    )
-    result = run(method, ill_scaled(300))
-    assert np.isfinite(final(result)).all()
 
 
 def test_sums_over_all_users_have_their_own_rounding():
@@ -271,17 +233,6 @@ def test_others_refuse(name):
     problem = Quadratic(2, 5.0, 3.0) if name == "robust_rounds" else squares()  # which needs learnt coordinates
     with pytest.raises(BadInput, match=f"nothing that {name} needs"):
         make(STRATEGIES[name], problem, 4000, preparation=LearnCoordinates)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", ["dp_fed_avg", "robust_rounds"])
-def test_ray_gives_the_same(kind, tmp_path):
-    sections = {"preparation": "learn", "strategy": {"kind": kind, "rounds": 2}, "output": {"anyway": True}}
-    here = run_config(parse_config(CONFIG | sections), directory=tmp_path / "here")
-    ray = {"kind": "ray", "workers": 2, "roster_timeout": PATIENCE}
-    there = run_config(parse_config(CONFIG | sections | {"engine": ray}), directory=tmp_path / "there")
-    np.testing.assert_allclose(there.model, here.model, rtol=1e-9)
 
 
 # --- In a file -------------------------------------------------------------------------------------------------------

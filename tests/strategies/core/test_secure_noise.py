@@ -214,14 +214,6 @@ def test_two_secure_runs_of_one_seed_differ_in_noise_and_agree_in_data_and_plan(
     assert outcomes[0].result["reference_private"]["non_private"] is None
 
 
-@pytest.mark.parametrize("name", ["dp_fed_sgd", "recentred_clipping", "sample_clipped_sgd"])
-def test_a_guarantee_with_seeded_noise_says_that_it_is_a_simulation(name):
-    for noise in ("seeded", "secure"):
-        guarantee = make_plan(parse_config(changed(strategy={"kind": name}, privacy__noise=noise))).guarantee
-        simulated = ["a simulation, whoever knows the seed can undo it" in each for each in guarantee.assumptions]
-        assert sum(simulated) == (noise == "seeded")
-
-
 @pytest.mark.slow
 def test_guarantee_and_report_say_where_noise_came_from(tmp_path):
     for noise in ("seeded", "secure"):

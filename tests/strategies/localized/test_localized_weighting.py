@@ -15,7 +15,6 @@ from strategies.wire.replies import Gathered
 from userdp.errors import MissingAssumption, PopulationTooSmall, RunFailed
 from userdp.mechanisms import GaussianMechanism
 from userdp.problems import Linear, Poisson, Quadratic, Softmax
-from userdp.randomness import stream
 
 BATCH, STEPS = 2, 4
 
@@ -107,26 +106,6 @@ def test_a_run_by_hand():
     # Weight 1: half of the rest at every step; the average is that of the last three of four.
     rest = 2.5 * np.mean([0.5**2, 0.5**3, 0.5**4])
     np.testing.assert_allclose(x, (1 - rest / 5) * np.array([3.0, 4.0]), rtol=1e-6)
-
-
-def test_every_release_gets_the_noise_of_its_own_longest_gradient():
-    method = make(LocalizedWeighting, Quadratic(2, 9.0, 900.0), 700, 2.0, 1e-3, phases=2, steps=2, learning_rate=0.5)
-    multiplier, x, answers = method.plan.numbers["noise_multiplier"], np.zeros(2), Gathered(np.zeros(2), 0, 0)
-    number = Gathered(np.zeros(1), 0, 0)
-    longest = 1.0
-    for index, measured in enumerate((True, False, True, False, False)):
-        step = taken(method, index, x, number if measured else answers)
-        x = step.following
-        if measured:
-            noise = stream(0, "noise", index, 0).normal(scale=multiplier / 140, size=1)[0]
-            longest *= 1.5 * 0.05 * 100 ** min(max(0.5 + noise, 0), 1)
-            assert step.facts["longest"] == pytest.approx(longest)
-    deviation = multiplier * 2 * longest * 0.5 / 140
-    assert step.facts["noise_deviation"] == pytest.approx(deviation)
-    middle = method.memory.average.value
-    np.testing.assert_allclose(
-        step.released - middle, stream(0, "noise", 4, 0).normal(scale=deviation, size=2), rtol=1e-6
-    )
 
 
 def test_the_question_of_a_step_holds_the_start_and_the_limits_of_the_proof():

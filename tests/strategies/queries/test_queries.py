@@ -17,6 +17,7 @@ from userdp.queries.answers import Answer
 from userdp.testing import check_strategy
 
 USERS, PRIVACY = 200, Privacy(1.0, 1e-5)
+CORRELATION = {"statistic": "correlation", "of": ["age", "visits"]}
 MEAN = [{"statistic": "mean", "of": "age"}]
 
 
@@ -42,6 +43,16 @@ def run(strategy, block, nodes=2):
     with LocalGrid([Node(problem, ColumnarFederation(block), users) for users in parts]) as grid:
         strategy.start(grid)
     return answers_of(strategy)
+
+
+@pytest.mark.parametrize(
+    ("users", "trust", "hidden"), [(4_000, "server", "7.6"), (4_000, "sum", "9.1"), (20_000, "server", "")]
+)
+def test_a_plan_warns_of_a_correlation_that_noise_hides_unless_ranges_are_filled(users, trust, hidden):
+    """Costs of about 100 in [0, 5000] drown at 4,000 people: public facts tell."""
+    told = made([CORRELATION], privacy=Privacy(1.0, 1e-6, trust=trust), users=users).plan.warnings
+    (one,) = [line for line in told if line.startswith("correlation of age and visits: noise hides it")] or [""]
+    assert f"about {hidden} % of its range" in one if hidden else not one
 
 
 @pytest.mark.slow

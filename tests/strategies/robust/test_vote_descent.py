@@ -6,16 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import WILD, Wild, federation_of, final, gathered, make, run, taken
-from helpers_adversaries import Overheard, gaussian_epsilon
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from strategies import DPFedSGD, PublicFacts, VoteDescent
+from strategies import DPFedSGD, VoteDescent
 from strategies.robust.vote_descent import VoteSteps
-from strategies.wire.questions import Reader
 from strategies.wire.replies import Gathered
-from userdp.accounting import Privacy
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 from userdp.randomness import stream
@@ -67,32 +64,6 @@ def test_a_vote_has_no_length_and_unusable_gradients_have_no_vote():
         votes(method, data), [[0.5, -0.5, 0.0], [0.5, 0.5, -0.5], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     )
     assert gathered(method, federation_of(data), 0, np.zeros(3)).non_finite == 2
-
-
-@pytest.mark.parametrize("colluding", [0.0, 0.4])
-def test_nodes_add_the_noise_that_votes_need_without_that_of_a_coalition(colluding):
-    loss, nodes = Quadratic(3, 9.0, 9.0), 5
-    privacy = Privacy(2.0, 1e-3, trust="sum", colluding=colluding)
-    method = VoteDescent(rounds=3).strategy(loss, PublicFacts(20), privacy, seed=0)
-    people = federation_of(np.random.default_rng(3).normal(size=(20, 3)))
-    with Overheard([Node(loss, people, users) for users in np.array_split(np.arange(20), nodes)]) as grid:
-        found = final(method.start(grid))
-    square, x = 0.0, loss.initial()
-    memory = method.scheme.new_memory()
-    for message in grid.trained[::nodes]:
-        asked = Reader().request(message)[1]
-        left = asked.masked.deviation * math.sqrt(1 - max(1, round(colluding * nodes)) / nodes)
-        square += 3 / left**2  # opposite votes in three coordinates are a root of three apart
-        rows = (
-            Node(loss, people, np.arange(20))
-            .compute(x, np.arange(20), replace(asked, masked=None, reduce="rows"))
-            .values
-        )
-        shares = sum(asked.masked._share(3, user) for user in range(0, 20, 4)) * asked.masked.grid.step
-        x = loss.domain.project(memory.step(x, (rows.sum(axis=0) + shares) / 20, 0.0))
-    np.testing.assert_allclose(found, x, rtol=0, atol=1e-9)
-    measured = gaussian_epsilon(math.sqrt(square), 1e-3)
-    assert 0.99 * method.plan.guarantee.epsilon <= measured <= method.plan.guarantee.epsilon * (1 + 1e-6)
 
 
 # --- Robustness ------------------------------------------------------------------------------------------------------

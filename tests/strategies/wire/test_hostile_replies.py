@@ -219,6 +219,23 @@ def test_no_reply_ends_the_run_or_touches_other_users(reply):
     harmless(*reply)
 
 
+@pytest.mark.parametrize("more", [{}, {"l1_norm": 5.0}, {"statistic": "unclipped"}], ids=str)
+@pytest.mark.parametrize(("length", "number", "taken"), [(9.9, 0.9, True), (10.1, 0.9, False), (9.9, -1.1, False)])
+def test_a_sum_that_its_users_cannot_add_up_to_counts_as_missing(more, length, number, taken):
+    """Two users of at most 5 each, and a number of at most 1/2 beside them; the other nodes' users are as they were."""
+    request = Request(np.arange(MANY), Computation(reduce="sum", clip_norm=5.0, **more))
+    beside = [number] if "statistic" in more else []
+    contents = []
+    for at, users in enumerate(USERS):
+        values = [length if at == HOSTILE else 1.0, 0.0, 0.0, 0.0, *(beside if at == HOSTILE else [0.0] * len(beside))]
+        arrays = {"users": Array(users), "values": Array(np.array([values]))}
+        contents.append(RecordDict({"answer": ArrayRecord(arrays), "facts": MetricRecord({"non_finite": 0})}))
+    result = gathered(request, contents)
+    refused = not taken if beside else length > 10
+    assert result.missing == (2 if refused else 0)
+    assert result.values[0] == (2.0 if refused else 2.0 + length)
+
+
 @pytest.mark.parametrize("reduce", REQUESTS)
 @pytest.mark.parametrize("again", [0, 1, 2])
 def test_a_second_reply_of_a_node_is_not_taken(reduce, again):

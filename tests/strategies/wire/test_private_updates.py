@@ -126,17 +126,6 @@ def test_nothing_but_masked_whole_numbers_and_a_key_leaves_a_node():
     assert seen == [["arrays", "config"]] * 8  # the client's code sees what Flower's FedAvg sends
 
 
-@settings(max_examples=15)
-@given(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), st.integers(0, 2))
-def test_replacing_a_user_moves_the_sum_of_a_round_by_the_sensitivity_at_most(update, which):
-    totals = []
-    for moves in (UPDATES, np.vstack([UPDATES[:which], [update], UPDATES[which + 1 :]])):
-        with ClientGrid(clients(moves)[0], 4) as grid:
-            totals.append(trained(strategy(rounds=1)(grid)))  # simulated noise is the same
-    # The model is in single precision.
-    assert np.linalg.norm(totals[0] - totals[1]) <= 2 * 1.0 / 4 + 1e-5
-
-
 MOVE = st.floats(-1e3, 1e3, width=16)
 
 
@@ -162,15 +151,6 @@ def test_the_guarantee_says_who_is_protected_against_whom():
 # --- Nodes that drop, and refusals -----------------------------------------------------------------------------------
 
 
-def test_a_round_that_loses_a_node_is_lost_and_the_run_goes_on_without_the_node(quiet):
-    app, _ = clients(np.full((6, 3), 0.1), silent=lambda node, number: node == 4 and number == 2)
-    with ClientGrid(app, 6) as grid:
-        result = strategy(users=6, rounds=3, max_missing=0.2)(grid)
-    assert len(result.rounds) == 3
-    # Six users move the model in the first round, nobody in the second, five in the third; the divisor is public.
-    np.testing.assert_allclose(trained(result) - [0.5, -1.0, 0.25], 0.1 * (1 + 0 + 5 / 6), atol=1e-3)
-
-
 @pytest.mark.parametrize("kind", [DropInFedAvg, DropInAdaptiveClipping])
 def test_a_round_survives_as_many_silent_nodes_as_it_may_and_they_come_back(quiet, kind):
     options = {"users": 6, "rounds": 3, "max_missing": 0.2, "lost_nodes": 1}
@@ -185,12 +165,6 @@ def test_a_round_survives_as_many_silent_nodes_as_it_may_and_they_come_back(quie
     assert all(sum(name in kind for kind in kinds) == count for name, count in {"shares": 6, "revealed": 17}.items())
 
 
-def test_too_many_lost_nodes_end_the_run():
-    app, _ = clients(UPDATES, silent=lambda node, number: node >= 2)
-    with ClientGrid(app, 4) as grid, pytest.raises(RunFailed, match="did not answer"):
-        strategy(max_missing=0.2)(grid)
-
-
 def test_a_client_with_the_key_of_another_counts_as_absent(monkeypatch, caplog):
     """Between the two there would be no mask that hides either."""
     made, real = [], kept_key_module.MaskKey
@@ -200,9 +174,9 @@ def test_a_client_with_the_key_of_another_counts_as_absent(monkeypatch, caplog):
         return real(bytes([min(len(made), 3)]) * 32 if secret is None else secret, *counts)
 
     monkeypatch.setattr(kept_key_module, "MaskKey", keyed)
-    with ClientGrid(clients(UPDATES)[0], 4) as grid, pytest.raises(RunFailed):
+    with ClientGrid(clients(UPDATES)[0], 4) as grid, pytest.raises(RunFailed) as told:
         strategy(max_missing=0.2, roster_timeout=0.01)(grid)
-    assert "node 4 counts as absent, for it sent no key of its own: another node has the same" in caplog.text
+    assert "node 4: sent no key of its own: another node has the same" in str(told.value)
 
 
 @pytest.mark.parametrize("fails", [False, True])

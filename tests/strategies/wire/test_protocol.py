@@ -350,4 +350,7 @@ def test_of_a_client_app_that_fails_the_server_learns_the_kind_at_most(noise, ca
     ids=str,
 )
 def test_of_an_error_reply_only_the_kind_is_shown(reason, shown):
-    assert failure(Message(Error(2, reason), reply_to=message(RecordDict()))) == shown
+    assert (
+        failure(Message(Error(2, reason), reply_to=message(RecordDict())))
+        == f"its app failed: {shown} (see that node's log)"
+    )

@@ -17,7 +17,7 @@ from helpers_flower import ROOT
 from docs.making.message_fields import MESSAGE_FIELDS
 from simulations.engines.grids import InMachineGrid
 from strategies import DPFedSGD, PublicFacts
-from strategies.wire import roster as roster_module
+from strategies.wire import asking as asking_module
 from strategies.wire.protocol import answer_message, read_roster, roster_content, roster_question
 from strategies.wire.questions import FIRST, PROTOCOL, Reader
 from strategies.wire.roster import Roster
@@ -98,7 +98,7 @@ class Versions(InMachineGrid):
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
-    monkeypatch.setattr(roster_module, "_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(asking_module, "_POLL_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize("versions", [(None, FIRST, PROTOCOL, PROTOCOL + 7)], ids=repr)

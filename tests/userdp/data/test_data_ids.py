@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from userdp.data import read_table
-from userdp.data.tables.ids import two_ways
+from userdp.data.tables.ids import doubtful_ids
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.nodes.node import identities
@@ -112,15 +112,24 @@ def test_a_silo_that_reads_ids_as_floats_holds_the_same_people_or_is_refused(tmp
     ],
 )
 def test_two_spellings_are_told_without_an_id(one, other):
-    sentence = two_ways([one, other, "zoe"], "pid")
+    sentence = doubtful_ids([one, other, "zoe"], "pid")
     assert sentence.startswith("the same people may be written in two ways: 1 of the 3 ids in data.user = 'pid' differ")
     assert "zoe" not in sentence
-    assert not two_ways([one, "zoe"], "pid")
+    assert not doubtful_ids([one, "zoe"], "pid")
 
 
 @pytest.mark.parametrize(("one", "other"), [("True", "1"), ("1", "10"), ("a7", "a07"), ("1e99999", "1"), ("", "0a")])
 def test_other_ids_are_of_other_people(one, other):
-    assert not two_ways([one, other], "pid")
+    assert not doubtful_ids([one, other], "pid")
+
+
+@pytest.mark.parametrize("word", ["Total", " SUM ", "all", "Mean", "Grand total"])
+def test_a_row_of_totals_is_told_to_the_holder_without_its_id(word):
+    told = doubtful_ids(["anna", word, "Totalia", "summer"], "pid")
+    assert told.startswith("data.user = 'pid' has an id that is a word for many people")
+    assert "anna" not in told
+    assert doubtful_ids([word, word.upper() + " "], "pid").count("data.user = 'pid'") == 2
+    assert not doubtful_ids(["anna", "Totalia", "summer"], "pid")
 
 
 @pytest.mark.parametrize("declared", [{"all_users": 4}, {"all_users": 9}, {"users": 9}])

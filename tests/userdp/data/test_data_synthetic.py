@@ -345,8 +345,8 @@ def federation(law=None, users=1, **options):
 REFUSED = [
     # (make, the arguments that are wrong, words of the message)
     (partial(Gaussian, dimension=0), {}, "dimension"),
-    (partial(Gaussian, dimension=1), {"deviation": 0.0}, "deviation must be a finite number above 0, got 0.0"),
-    (partial(Gaussian, dimension=1), {"outliers": 1.0}, r"outliers must be a fraction of users in \[0, 1\), got 1.0"),
+    (partial(Gaussian, dimension=1), {"deviation": 0.0}, "deviation = 0.0: must be greater than 0"),
+    (partial(Gaussian, dimension=1), {"outliers": 1.0}, "outliers = 1.0: must be less than 1"),
     *[
         (partial(Gaussian, dimension=1), {name: value}, name)
         for name, value in (("deviation", NAN), ("spread", -1.0), ("heterogeneity", INF), ("outlier_shift", NAN))
@@ -363,7 +363,7 @@ REFUSED = [
     (partial(Categorical, levels=2), {"skew": -1.0}, "skew"),
     (federation, {"law": BernoulliRates(dimension=1, mean=1.5)}, r"rates in \[0, 1\]"),
     (federation, {"law": Gaussian(dimension=2, mean=[1.0])}, "list of 2"),
-    (federation, {"law": Gaussian(dimension=2, mean=NAN)}, "finite"),
+    (partial(Gaussian, dimension=2), {"mean": NAN}, "mean = nan"),
     (federation, {"law": LinearRegression(dimension=2, parameter=[1.0, 2.0, 3.0])}, "list of 2"),
     (federation, {"users": 0}, "users must be a finite number of at least 1, got 0"),
     *[

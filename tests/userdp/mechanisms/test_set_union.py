@@ -131,6 +131,13 @@ def test_noise_that_is_enlarged_has_a_threshold_of_its_own():
     assert mechanism.threshold(0.5) > mechanism.threshold()
 
 
+class Upwards(SeededNoise):
+    """Noise that lifts every candidate above the threshold."""
+
+    def gaussian(self, values, standard_deviation):
+        return values + 1e9
+
+
 def test_each_user_adds_a_vector_of_norm_one_however_often_it_repeats_an_item():
     mechanism = SetUnion(1.0, 0.1, 3, "replace_one")
     for items in ([0, 0, 0], [0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3, 4, 4], [-1, -1], [-1, 3]):
@@ -138,6 +145,8 @@ def test_each_user_adds_a_vector_of_norm_one_however_often_it_repeats_an_item():
         weights = mechanism.weights(np.full(len(items), 7), np.array(items), keys)
         assert np.linalg.norm(weights) == pytest.approx(min(len({*items} - {-1}), 1))
         assert np.count_nonzero(weights) == min(len({*items} - {-1}), 3)
+        released = mechanism.release(np.full(len(items), 7), np.array(items), keys, Upwards(np.random.default_rng(0)))
+        assert released.tolist() == np.flatnonzero(weights).tolist()  # what a user left out is no candidate
 
 
 def test_items_that_many_share_are_found_and_those_of_few_are_not():

@@ -1,8 +1,10 @@
 """A module's work for one user does not affect its work for another: state, random numbers, batches, failures."""
 
 import copy
+import math
 import pickle
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -175,6 +177,45 @@ def test_a_module_that_cannot_be_copied_is_refused():
 
     with pytest.raises(BadInput, match=r"problem\.module cannot be copied \(RuntimeError\): keep no results"):
         make(Keeps)
+
+
+def unusable(kind):
+    layer = nn.Linear(COLUMNS, 1)
+    match kind:
+        case "lazy":
+            return nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 1))
+        case "compiled":
+            return torch.compile(layer)
+        case "within":
+            return nn.Sequential(torch.compile(layer))
+        case "compiled in place":
+            layer.compile()
+        case "nan":
+            nn.init.constant_(layer.bias, math.nan)
+    return layer
+
+
+UNUSABLE = {
+    "lazy": r"layer '0', LazyLinear\): every node makes the same model",
+    "compiled": r"compiled by torch\.compile \(layer ''\)",
+    "within": r"compiled by torch\.compile \(layer '0'\)",
+    "compiled in place": r"compiled by torch\.compile \(layer ''\)",
+    "nan": r"problem\.loss is NaN for all made-up samples",
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # Torch's own, of what it imports to compile
+@pytest.mark.parametrize(("kind", "words"), UNUSABLE.items(), ids=UNUSABLE)
+def test_a_module_that_cannot_learn_from_users_one_by_one_is_refused_before_data_are_read(kind, words):
+    with pytest.raises(BadInput, match=words):
+        make(partial(unusable, kind))
+
+
+def test_a_loss_that_takes_some_targets_only_is_no_loss_of_nothing_but_nan():
+    def of_logarithm(outputs, targets):
+        return (outputs.squeeze(-1) - torch.log(targets - 0.2)) ** 2  # NaN for the made-up targets of zero
+
+    assert TorchProblem(lambda: nn.Linear(COLUMNS, 1), of_logarithm, COLUMNS).dimension == COLUMNS + 1
 
 
 # State ----------------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ BINARY = Shape(3, has_target=True, bound=1.0, feature_norm=3.0)
 NO_TARGET = Shape(3, has_target=False, bound=1.0)
 SETTINGS = {
     "linear": {"shape": NO_TARGET},
-    "quadratic": {},
-    "huber": {"threshold": 0.7},
+    "quadratic": {"shape": NO_TARGET},
+    "huber": {"shape": NO_TARGET, "threshold": 0.7},
     "bernoulli": {"shape": NO_TARGET},
     "logistic": {"shape": BINARY},
     "squared": {"ridge": 3.0},
@@ -107,9 +107,9 @@ class TooStrong(Quadratic):
 )
 def test_a_loss_that_breaks_the_contract_is_noticed(planted, told):
     with pytest.raises(ContractBroken, match=f"{planted.__name__} .*({told})"):
-        check_loss(SettingsOf, planted=planted, bound=1.0)
+        check_loss(SettingsOf, shape=NO_TARGET, planted=planted, bound=1.0)
 
 
 def test_a_kept_certificate_passes_with_all_its_constants():
     assert np.isfinite(Squared(3, 3.0, 2.0, low=-1.0, high=1.0, ridge=3.0).certificate.smoothness)
-    check_loss(SettingsOf, bound=1.0)
+    check_loss(SettingsOf, shape=NO_TARGET, bound=1.0)

@@ -131,4 +131,3 @@ def test_losses_that_fit_are_made_for_as_many_classes_as_there_are():
     assert PROBLEMS["logistic"].model_validate({"kind": "logistic"}).build(two, 0).dimension == 3
     torch = PROBLEMS["torch"].model_validate({"kind": "torch", "loss": "cross_entropy"})
     assert torch.build(SHAPE, 0).dimension == 9
-    assert PROBLEMS["quadratic"].model_validate({"kind": "quadratic"}).build(SHAPE, 0).dimension == 2

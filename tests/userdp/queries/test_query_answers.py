@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from query_cases import people, query
 
 from userdp.queries import ranks
-from userdp.queries.answers import Sums, correlations, squared_polynomial
+from userdp.queries.answers import Sums, correlations, least_variance, squared_polynomial
 from userdp.queries.votes import bernstein
 
 USERS = 300
@@ -93,6 +93,14 @@ def test_errors_of_correlations_are_those_of_simulated_noise():
         found.append(correlations((truth + noise + np.triu(noise, 1).T) * users, deviation * users)[0, 0, 1])
     stated = correlations(truth * users, deviation * users)[1, 0, 1]
     assert np.std(found) == pytest.approx(stated, rel=0.08)
+
+
+@pytest.mark.parametrize("end", [-1.0, 1.0])
+@pytest.mark.parametrize(("part", "drowned"), [(0.97, True), (1.03, False)])
+def test_a_plan_says_from_which_spread_on_a_correlation_is_told_from_noise(end, part, drowned):
+    variance = part * least_variance(1e-4)
+    products = np.outer([1.0, end, end], [1.0, end, end]) + np.diag([0.0, variance, variance])
+    assert np.isnan(correlations(1e6 * products, 1e2)[0, 0, 1]) == drowned
 
 
 def test_what_drowns_in_noise_says_so(drawn):

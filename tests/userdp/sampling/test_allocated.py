@@ -7,14 +7,14 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from helpers import WILD, Wild, federation_of, gathered, local_grid, make, requested, rows_of
+from helpers import WILD, Wild, federation_of, gathered, make, requested, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from strategies import AdaptiveClipping, DPFedAvg, DPFedSGD, ProjectedSGD, PublicFacts
+from strategies import DPFedSGD
 from userdp.accounting import Cost, Privacy, RoundLedger, epsilon_of
 from userdp.accounting import allocation as module
 from userdp.accounting.allocation import allocation_epsilon
@@ -241,23 +241,6 @@ def test_adding_or_removing_one_user_moves_its_own_rounds_by_at_most_c_and_no_ot
         assert (who in request.users) or moved[-1] <= 1e-12
     assert method.scheme.mechanism.l2_sensitivity == pytest.approx(0.7 / 3)
     assert max(moved) <= method.scheme.mechanism.l2_sensitivity * (1 + 1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [DPFedSGD, DPFedAvg, AdaptiveClipping, ProjectedSGD])
-def test_secure_runs_draw_their_allocation_from_the_operating_system_and_run_to_the_end(kind):
-    options = {"sparsity": 2} if kind is ProjectedSGD else {}
-    privacy, federation = Privacy(4.0, 1e-3, noise="secure"), federation_of(np.zeros((90, 2)))
-    options |= {"sampling": "allocation", "participations": 2, "rounds": 5}
-    method, asked = kind(**options).strategy(Quadratic(2, 1.0, 2.0), PublicFacts(90), privacy, seed=3), []
-    assert method.scheme.sampler.seed is None
-    ask = method.request_of
-    method.request_of = lambda index: asked.append(ask(index)) or asked[-1]
-    with local_grid(method.problem, federation, 7) as grid:
-        method.start(grid)
-    assert method.program.own.ledger.rounds == 5
-    assert method.spent_epsilon == method.plan.guarantee.epsilon <= 4.0
-    assert np.all(np.bincount(np.concatenate([request.users for request in asked]), minlength=90) == 2)
 
 
 def test_an_interrupted_secure_run_cannot_go_on_with_another_allocation():

@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.pld import PLDAccountant
-from helpers import federation_of, make, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from strategies import DPFedSGD, LocalizedRobustSGD, RobustRounds
 from userdp.accounting import Cost, Ledger, Privacy, RoundLedger, add_or_remove_to_replace_one, epsilon_of
 from userdp.accounting.amplified import _fixed_size_round, calibrate_amplified, fixed_size_epsilon, poisson_epsilon
 from userdp.errors import BadInput, PopulationTooSmall, RunFailed
-from userdp.problems import Quadratic
 from userdp.randomness import stream
 from userdp.sampling import (
     AllocatedBatches,
@@ -32,7 +29,6 @@ from userdp.sampling import (
     WeightedBatches,
     WeightedSlots,
 )
-from userdp.sampling.random_cohorts import DRAWN_TOGETHER
 
 DELTA = 1e-5
 SHARES = (0.2, 0.3, 0.5)
@@ -275,33 +271,3 @@ def test_a_round_ledger_continues_from_its_checkpoint_and_from_no_other():
         with pytest.raises(BadInput, match="no run of this plan wrote it"):
             second.restore({"charged": charged, "rounds": 30})
     assert second.rounds == 5
-
-
-@pytest.mark.parametrize("kind", [AllocatedBatches, FixedSizeBatches, PoissonBatches])
-def test_where_secret_cohorts_have_one_size_nodes_are_trusted(kind):
-    """Draws that depend on each other tell a node of others' draws."""
-    sampler = kind(60, {AllocatedBatches: 3, FixedSizeBatches: 6, PoissonBatches: 0.1}[kind], 30, 0)
-    sizes = {len(sampler.cohort(index)) for index in range(30)}
-    told = sampler.guarantee(5.0, 1e-3, "against other nodes", ()).adversary
-    assert sampler.secret
-    assert told == (DRAWN_TOGETHER if len(sizes) == 1 else "against other nodes")
-
-
-STRATEGIES = {
-    DPFedSGD: {"rounds": 7, "cohort": 90},
-    RobustRounds: {"rounds": 4, "epochs": 2, "radius": 1.0},
-    LocalizedRobustSGD: {"radius": 1.0, "batch": 150, "phases": 1, "learning_rate": 0.1},
-}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_ledger_is_charged_with_exactly_the_cohorts_that_were_asked(strategy, monkeypatch):
-    users, charged = 300, []
-    monkeypatch.setattr(Ledger, "charge", lambda ledger, indices: charged.append(np.array(indices)))
-    method = make(strategy, Quadratic(2, 1.0, 2.0), users, epsilon=8.0, delta=1e-3, **STRATEGIES[strategy])
-    asked, ask = [], method.request_of
-    monkeypatch.setattr(method, "request_of", lambda index: asked.append(ask(index)) or asked[-1])
-    run(method, federation_of(np.zeros((users, 2))))
-    assert len(charged) == method.plan.rounds
-    for request, indices in zip(asked, charged, strict=True):
-        np.testing.assert_array_equal(request.users, indices)

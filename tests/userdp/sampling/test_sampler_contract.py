@@ -159,15 +159,13 @@ def test_a_sampler_that_breaks_the_contract_is_noticed(kind, told):
         check_sampler(kind)
 
 
-def test_a_sampler_from_outside_that_prices_too_little_never_runs(tmp_path):
+@pytest.mark.parametrize("name", ["file", "package"])
+def test_a_sampler_from_outside_that_prices_too_little_never_runs(name, tmp_path, monkeypatch):
     file = tmp_path / "mine.py"
-    file.write_text(
-        "from userdp.sampling import PoissonBatches\n\n\nclass Mine(PoissonBatches):\n"
-        "    def cohort(self, index):\n        return self._tossed(0 * self.checked_round(index), self.rate)\n",
-        encoding="utf-8",
-    )
-    with pytest.raises(ContractBroken, match="Mine prices less than it draws"):
-        sampler_of(f"{file}:Mine", Wanted(1000, 4, cohort=100))
+    file.write_text(f"from {__name__} import SameCohort\n\n\nclass Mine(SameCohort):\n    pass\n", encoding="utf-8")
+    monkeypatch.setitem(SAMPLERS.installed, "mine", f"{__name__}:SameCohort")
+    with pytest.raises(ContractBroken, match=r"(Mine|SameCohort) prices less than it draws"):
+        sampler_of("mine" if name == "package" else f"{file}:Mine", Wanted(1000, 4, cohort=100))
 
 
 def test_a_sampler_that_settings_cannot_make_is_refused_at_its_place():

@@ -2,13 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from userdp.arrays.types import Vector
-from userdp.data.shape import NOT_NEGATIVE, POSITIVE, Shape
+from userdp.data.shape import Shape
 from userdp.data.synthetic.populations import (
     Noise,
     Samples,
@@ -20,18 +21,14 @@ from userdp.data.synthetic.populations import (
 from userdp.errors import BadInput
 
 
-@dataclass(frozen=True, kw_only=True)
 class WithMean(VectorPopulation):
-    """A population that has a mean, given or drawn.
-
-    Attributes:
-        mean: the population's mean, a scalar or a list; None draws it uniformly from [-spread, spread]^d.
-        spread: see ``mean``.
-    """
+    """A population that has a mean, given or drawn."""
 
     truth_is = "mean"
-    mean: float | Sequence[float] | None = None
-    spread: float = field(default=1.0, metadata=NOT_NEGATIVE)
+    mean: float | list[float] | None = None
+    """The population's mean, a scalar or a list; None draws it uniformly from [-spread, spread]^d."""
+    spread: float = Field(1.0, ge=0)
+    """See ``mean``."""
 
     def truth(self, rng: np.random.Generator) -> Vector:
         if self.mean is not None:
@@ -39,7 +36,6 @@ class WithMean(VectorPopulation):
         return self.spread * rng.uniform(-1.0, 1.0, self.dimension)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Location(WithMean):
     """Samples around a mean: z = mean + own shift of the user + centred noise."""
 
@@ -59,17 +55,13 @@ class Location(WithMean):
         """Return (N, d) noise of mean zero, in place where possible."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Gaussian(Location):
-    """z ~ N(own mean, deviation^2), independent coordinates.
-
-    Attributes:
-        deviation: standard deviation of a sample's coordinate around its user's mean.
-    """
+    """z ~ N(own mean, deviation^2), independent coordinates."""
 
     name = "gaussian"
     summary = "normal samples around each user's mean"
-    deviation: float = field(default=1.0, metadata=POSITIVE)
+    deviation: float = Field(1.0, gt=0)
+    """Standard deviation of a sample's coordinate around its user's mean."""
 
     def centred(self, sizes: NDArray[np.int64], noise: Sequence[Noise]) -> Noise:
         """Return normal noise times the deviation."""
@@ -78,7 +70,6 @@ class Gaussian(Location):
         return rows
 
 
-@dataclass(frozen=True, kw_only=True)
 class BernoulliRates(WithMean):
     """Coordinates 0 or 1, each with its own rate.
 
@@ -90,8 +81,7 @@ class BernoulliRates(WithMean):
     name = "bernoulli"
     summary = "zeros and ones, one rate a coordinate"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def model_post_init(self, _: Any) -> None:
         if self.spread > 1:
             raise BadInput(f"spread of bernoulli must be at most 1 (rates lie in [0, 1]), got {self.spread}")
 

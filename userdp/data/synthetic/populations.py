@@ -4,20 +4,22 @@ They work on a whole block, elementwise, so that a user's samples do not depend 
 declares its noise (`Source`), and `SyntheticFederation` draws it.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError
 from scipy.special import ndtri
 
 from userdp.arrays.types import Vector
 from userdp.data.block import Features
 from userdp.data.federation import RegressionModel
-from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, Shape, require_number
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
+from userdp.settings import Section, shown
 
 Noise = NDArray[np.float32]
 Samples = tuple[Features, NDArray[np.float32] | None]
@@ -59,31 +61,29 @@ def student_t_in_place(normals: Noise, gammas: Noise, shape: float) -> Noise:
     return normals
 
 
-@dataclass(frozen=True, kw_only=True)
-class Population(ABC):
-    """The law of users and their samples; metadata of fields bound their numbers.
-
-    Attributes:
-        heterogeneity: standard deviation, per coordinate, of a user's own mean (or parameter) around the truth.
-        outliers: fraction of users (an independent coin for each) whose mean or parameter is shifted.
-        outlier_shift: added to each coordinate of an outlier's mean or parameter.
-    """
+class Population(Section):
+    """The law of users and their samples, with settings as fields; `BadInput` for one out of range."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     truth_is: ClassVar[Literal["mean", "parameter"]]
-    heterogeneity: float = field(default=0.0, metadata=NOT_NEGATIVE)
-    outliers: float = 0.0
+    heterogeneity: float = Field(0.0, ge=0)
+    """Standard deviation, per coordinate, of a user's own mean (or parameter) around the truth."""
+    outliers: float = Field(0.0, ge=0, lt=1)
+    """Fraction of users (an independent coin for each) whose mean or parameter is shifted."""
     outlier_shift: float = 0.0
+    """Added to each coordinate of an outlier's mean or parameter."""
 
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            if each.metadata and (value := getattr(self, each.name)) is not None:
-                require_number(each.name, value, **each.metadata)
-        if not 0 <= self.outliers < 1:
-            raise BadInput(f"outliers must be a fraction of users in [0, 1), got {self.outliers}")
-        if not np.isfinite(self.outlier_shift):
-            raise BadInput(f"outlier_shift must be a finite number, got {self.outlier_shift}")
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            if isinstance(own := first.get("ctx", {}).get("error"), BadInput):
+                raise own from None
+            value = "" if first["type"] == "missing" else f" = {shown(first['input'])}"
+            told = first["msg"].replace("Input should", "must")
+            raise BadInput(f"{first['loc'][0]}{value}: {told}") from None
 
     @property
     @abstractmethod
@@ -129,15 +129,11 @@ class Population(ABC):
         return coins
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorPopulation(Population):
-    """A population whose samples have d coordinates, and a float32 target if it has a parameter.
+    """A population whose samples have d coordinates, and a float32 target if it has a parameter."""
 
-    Attributes:
-        dimension: d, coordinates (features) of a sample.
-    """
-
-    dimension: int = field(metadata=AT_LEAST_ONE)
+    dimension: int = Field(ge=1)
+    """d, coordinates (features) of a sample."""
 
     @property
     def columns(self) -> int:

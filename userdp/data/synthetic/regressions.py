@@ -2,14 +2,15 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.special import expit, ndtr
 
 from userdp.arrays.types import Vector
-from userdp.data.shape import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Shape
+from userdp.data.shape import Shape
 from userdp.data.synthetic.populations import (
     Noise,
     Population,
@@ -25,24 +26,19 @@ _LARGEST_PREDICTOR = 5.0
 """Poisson rates are at most exp(5), about 148."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class WithParameter(VectorPopulation):
-    """Features a, target from <a, theta> with theta the user's own parameter.
-
-    Attributes:
-        parameter: the true parameter, a scalar or a list of its first entries, the others being zero; None draws a
-            direction and gives it l2 norm parameter_norm.
-        parameter_norm: see ``parameter``.
-        parameter_sparsity: number of random entries of a drawn direction that are not zero; None for all.
-    """
+    """Features a, target from <a, theta> with theta the user's own parameter."""
 
     truth_is = "parameter"
-    parameter: float | Sequence[float] | None = None
-    parameter_norm: float = field(default=1.0, metadata=POSITIVE)
+    parameter: float | list[float] | None = None
+    """The true parameter, a scalar or a list of its first entries, the others being zero; None draws a direction
+    and gives it l2 norm parameter_norm."""
+    parameter_norm: float = Field(1.0, gt=0)
+    """See ``parameter``."""
     parameter_sparsity: int | None = None
+    """Number of random entries of a drawn direction that are not zero; None for all."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def model_post_init(self, _: Any) -> None:
         if self.parameter_sparsity is not None and not 1 <= self.parameter_sparsity <= self.dimension:
             raise BadInput(
                 f"parameter_sparsity = {self.parameter_sparsity}: must lie between 1 and dimension = {self.dimension}"
@@ -71,24 +67,21 @@ class WithParameter(VectorPopulation):
         return np.asarray(own.sum(axis=1), dtype=np.float64)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Regression(WithParameter):
     """Features a in an l1 ball, target from <a, theta> with theta the user's own parameter.
 
     Features are normal (or Student's t, by one factor a sample) and scaled down into the ball
     ``||a||_1 <= feature_norm``, so that a problem that declares this bound finds nothing to clip and the true
     parameter stays true.
-
-    Attributes:
-        feature_norm: bound on the l1 norm of a sample's features.
-        feature_deviation: standard deviation (scale, for Student's t) of a feature before scaling down; None for the
-            value that leaves about 98 % of normal samples inside the ball.
-        feature_shape: degrees of freedom of Student's t features; None for normal ones.
     """
 
-    feature_norm: float = field(default=1.0, metadata=POSITIVE)
-    feature_deviation: float | None = field(default=None, metadata=POSITIVE)
-    feature_shape: float | None = field(default=None, metadata=POSITIVE)
+    feature_norm: float = Field(1.0, gt=0)
+    """Bound on the l1 norm of a sample's features."""
+    feature_deviation: float | None = Field(None, gt=0)
+    """Standard deviation (scale, for Student's t) of a feature before scaling down; None for the value that leaves
+    about 98 % of normal samples inside the ball."""
+    feature_shape: float | None = Field(None, gt=0)
+    """Degrees of freedom of Student's t features; None for normal ones."""
 
     @property
     def sample_shape(self) -> Shape:
@@ -129,7 +122,6 @@ class Regression(WithParameter):
         """Return (N,) targets from the predictors <a, theta> and one standard normal a sample."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogisticRegression(Regression):
     """y = 1 with probability 1 / (1 + exp(-<a, theta>)), else 0."""
 
@@ -140,23 +132,18 @@ class LogisticRegression(Regression):
         return logistic_targets(predictors, noise)
 
 
-@dataclass(frozen=True, kw_only=True)
 class LinearRegression(Regression):
-    """y = <a, theta> + normal noise.
-
-    Attributes:
-        noise_deviation: standard deviation of a target around its prediction.
-    """
+    """y = <a, theta> + normal noise."""
 
     name = "linear_regression"
     summary = "dense features, normal targets, a true parameter"
-    noise_deviation: float = field(default=0.1, metadata=NOT_NEGATIVE)
+    noise_deviation: float = Field(0.1, ge=0)
+    """Standard deviation of a target around its prediction."""
 
     def targets(self, predictors: Vector, noise: Noise) -> NDArray[np.float32]:
         return linear_targets(predictors, noise, self.noise_deviation)
 
 
-@dataclass(frozen=True, kw_only=True)
 class PoissonRegression(Regression):
     """y ~ Poisson(exp(<a, theta>)), the predictor cut at 5."""
 
@@ -183,30 +170,27 @@ class PoissonRegression(Regression):
         return counts
 
 
-@dataclass(frozen=True, kw_only=True)
 class Categorical(Population):
     """One category a sample, and a zero-one target with the category's own rate.
 
     Category l has frequency proportional to ``(l + 1)^-skew`` and log odds ``parameter[l]``; a user shifts all its log
     odds by one number of deviation ``heterogeneity``.
-
-    Attributes:
-        levels: L, number of categories; codes are 0..L-1.
-        parameter: log odds of each category, a scalar or a list; None draws them uniformly from [-spread, spread].
-        spread: see ``parameter``.
-        skew: 0 for equal frequencies, 1 for Zipf's law.
     """
 
     name = "categorical"
     summary = "one category a sample, zero-one targets, a true rate a category (for one-hot problems)"
     truth_is = "parameter"
-    levels: int = field(metadata=AT_LEAST_ONE)
-    parameter: float | Sequence[float] | None = None
-    spread: float = field(default=2.0, metadata=NOT_NEGATIVE)
-    skew: float = field(default=0.0, metadata=NOT_NEGATIVE)
+    levels: int = Field(ge=1)
+    """L, number of categories; codes are 0..L-1."""
+    parameter: float | list[float] | None = None
+    """Log odds of each category, a scalar or a list; None draws them uniformly from [-spread, spread]."""
+    spread: float = Field(2.0, ge=0)
+    """See ``parameter``."""
+    skew: float = Field(0.0, ge=0)
+    """0 for equal frequencies, 1 for Zipf's law."""
 
-    columns = 1
-    sample_bytes = 8  # an int32 code and a float32 target
+    columns: ClassVar[int] = 1
+    sample_bytes: ClassVar[int] = 8  # an int32 code and a float32 target
 
     @property
     def sample_shape(self) -> Shape:

@@ -1,11 +1,8 @@
 """Synthetic users as a source of data: the settings of each population are the fields of its class."""
 
-import inspect
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, create_model
 
@@ -15,9 +12,6 @@ from userdp.data.synthetic.federation import SyntheticFederation
 from userdp.data.synthetic.populations import Population
 from userdp.data.synthetic.registry import POPULATIONS
 from userdp.errors import BadInput
-
-_NUMBERS = list[float] | float | None
-"""The type in a file of a field that takes a number or a sequence of numbers."""
 
 
 class SyntheticData(DataSettings):
@@ -44,9 +38,8 @@ class SyntheticData(DataSettings):
     @cached_property
     def recipe(self) -> Population:
         """The population that users are drawn from; raises `BadInput` for a setting out of range."""
-        names = {field.name for field in fields(self.population_type)}
         try:
-            return self.population_type(**{name: getattr(self, name) for name in names})
+            return self.population_type(**{name: getattr(self, name) for name in self.population_type.model_fields})
         except BadInput as error:
             raise BadInput(f"[data] {error}") from None
 
@@ -93,22 +86,8 @@ class SyntheticData(DataSettings):
 def synthetic_settings(population: str) -> type[SyntheticData]:
     """Make the settings of users of a population: its fields, and those of `SyntheticData`."""
     kind = POPULATIONS[population]
-    hints, descriptions = get_type_hints(kind), _descriptions(kind)
-    settings: dict[str, Any] = {"population": (Literal[population], ...)}
-    for field in fields(kind):
-        annotation = _NUMBERS if hints[field.name] == float | Sequence[float] | None else hints[field.name]
-        default = ... if field.default is MISSING else field.default
-        settings[field.name] = (annotation, Field(default, description=descriptions.get(field.name, field.name)))
+    settings: dict[str, Any] = {name: (field.annotation, field) for name, field in kind.model_fields.items()}
+    settings["population"] = (Literal[population], ...)
     made = create_model(f"Synthetic{kind.__name__}", __base__=SyntheticData, __doc__=kind.summary, **settings)
     made.population_type = kind
     return made
-
-
-def _descriptions(kind: type[Population]) -> dict[str, str]:
-    """Read field name -> description from the "Attributes:" in the docstrings of a population and its bases."""
-    found: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        _, _, attributes = (inspect.getdoc(base) or "").partition("Attributes:\n")
-        for name, text in re.findall(r"^    (\w+): ((?:.|\n {5,})*)", attributes, flags=re.MULTILINE):
-            found[name] = " ".join(text.split())
-    return found

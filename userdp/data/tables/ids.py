@@ -17,6 +17,8 @@ _FLOAT = re.compile(r"-?(?:(?:0|[1-9][0-9]*)\.0|[0-9](?:\.[0-9]+)?e\+[0-9]{2,3})
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:e[+-]?[0-9]{1,4})?")
 _NOBODY = frozenset({"na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none"})
 """Words for a missing cell, in small letters; as an id such a word would make one person of many."""
+_SUMMARIES = frozenset({"total", "totals", "grand total", "subtotal", "sum", "all", "overall", "mean", "average"})
+"""Words in a row of totals, in small letters: one person's limits do not protect everybody's sum."""
 _BITS = {"halffloat": 11, "float": 24}
 """Type of floats -> the bits of a whole number that it holds exactly; 53 for others."""
 
@@ -55,16 +57,26 @@ def _id(name: str, end: int, cell: object) -> str:
     return time_text(cell) if isinstance(cell, str) else cell_text(cell)
 
 
-def two_ways(ids: Iterable[str], name: str) -> str:
-    """Return a sentence if some of the distinct ids may be one person's, for the holder of the data alone; else ''."""
+def doubtful_ids(ids: Iterable[str], name: str) -> str:
+    """Return sentences if some of the distinct ids may be one person's, or nobody's; else ''.
+
+    They are for the holder of the data alone.
+    """
     known = list(ids)
-    if not (more := len(known) - len(set(map(_folded, known)))):
-        return ""
-    return (
-        f"the same people may be written in two ways: {more} of the {len(known)} ids in data.user = {name!r} differ "
-        "from another one in case, blanks, leading zeros, forms of letters or the spelling of a number alone; a person "
-        "with two ids is protected as two people: write each person in one way, unless these are different people"
-    )
+    folded, found = set(map(_folded, known)), []
+    if more := len(known) - len(folded):
+        found.append(
+            f"the same people may be written in two ways: {more} of the {len(known)} ids in data.user = {name!r} "
+            "differ from another one in case, blanks, leading zeros, forms of letters or the spelling of a number "
+            "alone; a person with two ids is protected as two people: write each person in one way, unless these are "
+            "different people"
+        )
+    if folded & _SUMMARIES:
+        found.append(
+            f"data.user = {name!r} has an id that is a word for many people, such as total, all or mean: leave such "
+            "rows out of the table, for they count as a person of their own and repeat what other people's rows say"
+        )
+    return "; ".join(found)
 
 
 def _folded(label: str) -> str | Decimal:

@@ -175,13 +175,13 @@ class TableSource(Declaration, DataSettings):
             return self._in_places(table, seed)
         if self.all_users is not None and self.all_users != everybody:
             problem = PopulationTooSmall if everybody < self.all_users else BadInput
-            remedy = table.report.two_ways or "correct data.all_users, or rows that are of no person"
+            remedy = table.report.doubtful_ids or "correct data.all_users, or rows that are of no person"
             raise problem(f"data.all_users = {self.all_users}, but the data have {everybody} users in all: {remedy}")
         train, test = self._parts(table, seed)
         if wanted is not None and train.users < wanted:
             held_out = 0 if test is None else test.users
             other = f", or data.all_users = {everybody}" if self.min_samples == 1 and table.held_out is None else ""
-            other = "" if table.report.two_ways else other
+            other = "" if table.report.doubtful_ids else other
             raise PopulationTooSmall(
                 f"data.users = {wanted}, but the data leave {train.users} training users (at least {self.min_samples} "
                 f"samples each, {held_out} users held out): declare at most {train.users}{other}, or lower "

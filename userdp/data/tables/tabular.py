@@ -16,7 +16,7 @@ from userdp.data.source import LoadReport
 from userdp.data.tables.cells import Rows, Texts, cell_text
 from userdp.data.tables.columns import Columns
 from userdp.data.tables.contributions import bounded_rows, public_order
-from userdp.data.tables.ids import two_ways
+from userdp.data.tables.ids import doubtful_ids
 from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
 from userdp.data.tables.targets import targets_of
@@ -154,7 +154,7 @@ def table_of(
         made = columns.samples.features(table, samples, counts) if windows is None else windows.features(samples)
         federation = ColumnarFederation(Block(made, offsets, targets_of(table, columns, samples, counts)))
     eligible = int(np.count_nonzero(sizes >= min_samples))
-    spelt = two_ways(labels, columns.user)
+    spelt = doubtful_ids(labels, columns.user)
     report = LoadReport(
         rows=table.count,
         users=federation.users,
@@ -164,7 +164,7 @@ def table_of(
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
         doubts=(*doubts(columns, counts, federation.samples), *filter(None, [spelt])),
-        two_ways=spelt,
+        doubtful_ids=spelt,
         nothing_usable=tuple(sentences(columns, counts)),
         target_ends=counts.ends.get(columns.target or "") if columns.target_range is None else None,
     )

@@ -45,7 +45,7 @@ def _grid(values: Tensor, dims: int | tuple[int, ...], bits: int) -> Tensor:
     largest = (values.view(torch.int32) & 0x7F800000).amax(dims, keepdim=True)  # sign and fraction are zero
     bound = largest.view(torch.float32).clamp_min(2.0**-126).double()  # all values are below twice it, or not finite
     shift = bound * (1.5 * 2.0 ** (53 - bits))
-    return torch.add(values, shift).sub_(shift)  # the sum keeps as many bits as are asked for; NaN if not finite
+    return values.double().add_(shift).sub_(shift)  # the sum keeps as many bits as are asked for; NaN if not finite
 
 
 def _bits(terms: int, factors: int) -> int:
@@ -217,6 +217,11 @@ def _rule(operation: Any) -> Any:
 
 class Exact(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes every operation of torch within its block as the module says."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare each operation a guard against torch's compiler, which takes as long as the operation."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute one operation; `NoFixedOrder` refuses one that is not known."""

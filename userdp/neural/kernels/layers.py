@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from userdp.neural.kernels.attention import with_own_attention
-from userdp.neural.kernels.gated_unit import gated_unit
-from userdp.neural.kernels.long_short_term import long_short_term
+from userdp.neural.kernels.recurrence import gated_unit, long_short_term
 
 Kernels = Literal["own", "torch"]
 Kind = Callable[[nn.Module], nn.Module]  # Replaces routines of some of a module's layers, and returns the module.

@@ -357,8 +357,8 @@ REFUSED = [
     (HEAVY, {"feature_law": "pareto", "feature_shape": 1.0}, "feature_shape of pareto: shape must be .* above 1"),
     (HEAVY, {"noise_law": "student_t", "noise_shape": 0.5}, "noise_shape of student_t: shape must be"),
     (HEAVY, {"noise_law": "log_normal", "noise_shape": 5.0}, "noise_shape of log_normal: shape of .* at most 4"),
-    (HEAVY, {"feature_deviation": 0.0}, "feature_deviation must be"),
-    (HEAVY, {"noise_deviation": -1.0}, "noise_deviation must be"),
+    (HEAVY, {"feature_deviation": 0.0}, "feature_deviation = 0.0: must be"),
+    (HEAVY, {"noise_deviation": -1.0}, "noise_deviation = -1.0: must be"),
     (HEAVY, {"feature_law": "pareto", "spherical": True}, "spherical = true needs feature_law normal or student_t"),
     (LAWS["log_logistic"], {"shape": 0.1}, r"shape must be a finite number above 1, got 0\.1"),
     *[

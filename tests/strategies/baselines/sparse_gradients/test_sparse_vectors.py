@@ -70,7 +70,7 @@ REFUSED = [
     # (make, the arguments that are wrong, words of the message)
     (SparseBlocks, {"dimension": 7, "sparsity": 2, "blocks": 4}, "7 coordinates hold at most 3 blocks"),
     *[(partial(SparseBlocks, dimension=7), {name: 0}, name) for name in ("blocks", "sparsity", "norm")],
-    (partial(SparsePacking, dimension=7), {"share": 0.0}, r"share must be a fraction of users in \(0, 1\], got 0.0"),
+    (partial(SparsePacking, dimension=7), {"share": 0.0}, "share = 0.0: must be greater than 0"),
     (SparsePacking, {"dimension": 60, "sparsity": 30}, "dimension = 60, sparsity = 30"),
     *[
         (greedy_packing, {"dimension": d, "sparsity": s}, f"dimension = {d}, sparsity = {s}")
