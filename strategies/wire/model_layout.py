@@ -94,8 +94,8 @@ class ModelLayout:
                 x[part.where] = values.reshape(-1)
         for name, first in self._tied.items():
             shape = self._parts[first].shape
-            pair = [_decoded(each, arrays[each], shape) for each in (first, name)]
-            if not np.array_equal(*pair, equal_nan=True):
+            one, other = (_decoded(each, arrays[each], shape) for each in (first, name))
+            if not np.array_equal(one, other, equal_nan=True):
                 raise BadInput(
                     f"its arrays {first!r} and {name!r} differ, which are equal in initial_arrays, as one array under "
                     "two names is: start two arrays from different values, or tie them in the clients"
