@@ -285,7 +285,6 @@ def tested(tmp_path_factory):
     return run(parse_config(raw), directory=tmp_path_factory.mktemp("released") / "run").directory
 
 
-@pytest.mark.slow
 def test_a_copy_for_others_holds_what_the_guarantee_covers_and_nothing_else(tested, tmp_path):
     copied = copy_released(tested, tmp_path / "copy").parent
     assert {path.name for path in copied.iterdir()} == set(FILES)

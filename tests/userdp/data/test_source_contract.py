@@ -67,6 +67,11 @@ class Unbounded(Right):
         return 2 * super().cells()
 
 
+class UnboundedBelow(Right):
+    def cells(self):
+        return np.minimum(2 * super().cells(), 1)
+
+
 class NotFinite(Right):
     def cells(self):
         return np.where(super().cells() > 0.9, np.inf, 0).astype(np.float32)
@@ -103,6 +108,7 @@ def test_a_source_that_keeps_to_the_contract_passes():
         (Fewer, "declares 29 users and loads 30"),
         (Longer, "1 to 1 are declared"),
         (Unbounded, "declares bound = 1.0 of features, and 2 occurs"),
+        (UnboundedBelow, "declares bound = 1.0 of features, and 2 occurs"),
         (NotFinite, "not finite"),
         (Changing, "other users when it is read again"),
         (OtherShape, "has 1 feature columns, and declares 2"),
