@@ -302,7 +302,8 @@ class Original:
         few, more = MADE_UP
         made, weights = self._trial.made_up(few + more, 0), torch.ones(())
         if made.dense_features.dtype == np.float32:
-            made.dense_features[few:] *= np.float32(1e6)
+            large = made.dense_features[few:]
+            np.multiply(large, 1e6, out=large)
         both = Block(made.features, np.array([0, few, few + more]), made.targets)
         pair = self.copy(still=True)
         try:
