@@ -65,6 +65,14 @@ def test_facts_are_near_the_truth_and_hold_nothing_of_one_person(found):
     assert found.settings["features"] == ["age", "pay"]
 
 
+def test_the_most_samples_may_be_more_than_anybody_holds(monkeypatch):
+    """They are what was drawn, whatever the one person holds who holds most."""
+    few = pd.DataFrame({"who": range(300), "age": 50.0})
+    monkeypatch.setattr(_Search, "_low", lambda *_: -7.0)
+    asked = {"user": "who", "numbers": [], "words": [], "dates": [], "all_users": 300, "max_samples": True}
+    assert find(few, **asked, epsilon=4.0, delta=1e-5).settings["max_samples"] == 7
+
+
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
 def test_the_guarantee_is_that_of_the_releases_that_are_made(table, monkeypatch, relation):
     made, streams = [], set()
