@@ -16,7 +16,7 @@ from torch.nn import functional
 from strategies import Auto
 from strategies.auto.progress import Progress
 from strategies.auto.releases import Release
-from strategies.auto.staged import AdaptiveStep, ClipScale, Pace, adaptive_stages
+from strategies.auto.staged import AdaptiveStep, ClipScale, Pace
 from userdp.accounting import calibrate_noise
 from userdp.errors import RunFailed
 from userdp.nodes.node import Node
@@ -143,13 +143,12 @@ def test_the_clip_starts_above_the_typical_length_and_leaves_seven_in_ten_as_the
 
 
 def test_rates_fall_to_none_and_a_first_step_moves_each_parameter_by_the_rate():
-    stages = adaptive_stages(10, Box(np.zeros(2), math.inf))
-    rates = [stage.rate for stage in stages[1:]]
-    np.testing.assert_allclose(rates, 0.02 * np.arange(10, 0, -1) / 10)
     method = make(Auto, uncertified(5.0), USERS, delta=1e-3)
+    steps = [stage for stage in method.scheme.stages if isinstance(stage, AdaptiveStep)]
+    np.testing.assert_allclose([step.rate for step in steps], 0.02 * np.arange(len(steps), 0, -1) / len(steps))
     memory = method.memory
     ClipScale().take(memory, np.array([0.0, 0.0]), Watched())
-    stages[1].take(memory, np.array([USERS * 0.7, 0.0]), Watched())
+    steps[0].take(memory, np.array([USERS * 0.7, 0.0]), Watched())
     assert memory.model[0] == pytest.approx(-0.02, rel=0.01)
 
 
