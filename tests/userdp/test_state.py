@@ -70,8 +70,9 @@ def test_what_is_no_plain_data_is_refused_by_name(value):
 def test_the_state_of_another_class_is_refused(change, name):
     with pytest.raises(BadInput, match=f"the checkpoint does not fit {name} .*: resume with the version of userdp"):
         Whole().restore(Whole().state() | change)
-    with pytest.raises(BadInput, match="does not fit Whole"):
-        Whole().restore({"counts": {}})
+    for lacks in ("counts", "inner"):
+        with pytest.raises(BadInput, match="does not fit Whole"):
+            Whole().restore({name: value for name, value in Whole().state().items() if name != lacks})
 
 
 def test_seeded_noise_goes_on_where_it_stood():

@@ -13,6 +13,7 @@ from userdp.sampling import (
     Wanted,
 )
 from userdp.sampling.base import RoundLedger
+from userdp.sampling.contract import check_secret_draws
 from userdp.sampling.registry import SAMPLERS, sampler_of
 from userdp.testing import check_sampler
 
@@ -157,6 +158,19 @@ class Forgets(PoissonBatches):
 def test_a_sampler_that_breaks_the_contract_is_noticed(kind, told):
     with pytest.raises(ContractBroken, match=f"{kind.__name__} .*({told})"):
         check_sampler(kind)
+
+
+class OpenSecret(PoissonBatches):
+    """Draws by a seed that stands in its code, where cohorts are to be secret."""
+
+    def cohort(self, index):
+        return PoissonBatches(self.users, self.rate, self.rounds, 5).cohort(index)
+
+
+def test_secret_cohorts_that_every_run_draws_alike_are_noticed():
+    wanted = Wanted(1000, 4, cohort=100)
+    with pytest.raises(ContractBroken, match="draws the same secret cohorts in two runs"):
+        check_secret_draws(OpenSecret.of(wanted), wanted)
 
 
 @pytest.mark.parametrize("name", ["file", "package"])
