@@ -148,6 +148,12 @@ def test_it_is_the_released_model_that_is_compared_not_the_last_point():
     assert final(result) == pytest.approx([1.0], abs=0.05)
 
 
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_server_that_is_not_trusted_learns_no_exact_count(name):
+    about = STRATEGIES[name].about
+    assert about.server_trusted or about.without_comparison is not None
+
+
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - set(COMPARING)))
 def test_where_it_makes_no_sense_it_is_refused_with_the_reason(name):
     with pytest.raises(BadInput, match="compare_with_initial"):
