@@ -8,7 +8,7 @@ from test_audit_command import config_of, instance_of
 from test_audit_report import GUARANTEE
 
 from simulations.audit.instance import Instance
-from simulations.audit.many_runs import accounted_sampler, bound_of
+from simulations.audit.many_runs import _best_attack, accounted_sampler, bound_of
 from simulations.audit.trials import Runs
 from userdp.audit.trade_off import Gaussian
 from userdp.sampling import ConcentratedBatches
@@ -70,3 +70,17 @@ def test_how_to_guess_is_not_learnt_from_what_is_guessed(claim):
 def test_more_confidence_is_a_smaller_bound(claim):
     less, more = (bound_of(*runs_of(1.0), claim, confidence).measured for confidence in (0.5, 0.9999))
     assert more < less
+
+
+def test_the_attack_is_chosen_on_runs_that_prove_nothing():
+    chosen_on = []
+
+    class Rooms:
+        def runs(self, case, numbers, count):
+            chosen_on.extend(numbers)
+            raise StopIteration
+
+    with pytest.raises(StopIteration):
+        _best_attack(Rooms(), [(0, 0), (1, 0)], 40, 200, print)
+    assert len(chosen_on) == 40
+    assert not {*chosen_on} & {*range(200)}

@@ -246,6 +246,7 @@ def test_files_that_trackers_get_unchanged_hold_no_private_field():
 
 def test_a_field_that_nobody_listed_stays_at_home():
     values = {"metrics": {"test_loss": 1.0}, "median_height": 178.0, "seed": 3, "table_private": {"rows": 5}}
+    values |= {"seed_by_ward": 4, "users_by_ward": {"a": 5}}  # whatever their names begin with
     assert kept("result.json", values, SHARED) == {"metrics": {"test_loss": 1.0}, "seed": 3}
     assert kept("result.json", values, RELEASED) == {"seed": 3}
     with pytest.raises(LookupError, match=r"median_height is not in simulations/records/released_fields.toml"):

@@ -16,7 +16,7 @@ from simulations.records.run_directory import RunDirectory
 from simulations.reports.card import card
 from simulations.reports.explain import shown_claim
 from simulations.reports.report import copy_released, page
-from simulations.runs.build import make_plan
+from simulations.runs.build import held_out_users, load_datasets, make_plan
 from simulations.runs.run import run
 from simulations.runs.silos import prepare, silo_node, split
 from simulations.runs.trackers import _ending
@@ -160,6 +160,10 @@ def test_plans_and_refusals(tmp_path):
     by_column = config.data.model_copy(update={"split_column": "x"})
     with pytest.raises(BadInput, match="would follow from people's own data"):
         make_plan(config.model_copy(update={"data": by_column}))
+    people = load_datasets(config)
+    assert people.test is not None
+    with pytest.raises(BadInput, match="would follow from people's own data"):
+        held_out_users(config.model_copy(update={"data": by_column}), people)
     silent = config.privacy.model_copy(update={"evaluate": False})
     with pytest.raises(BadInput, match=r"set privacy\.evaluate = true"):
         split(config.model_copy(update={"privacy": silent}), [tmp_path / "a", tmp_path / "b"])

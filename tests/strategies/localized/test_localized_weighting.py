@@ -125,8 +125,8 @@ def test_users_answer_within_reach_of_the_start():
     start = np.array([3.0, 4.0])
     method.memory.begin(start)
     method.memory.reach = 2.0
-    far = Gathered(np.array([-1e6, 0.0]), 0, 0)
-    np.testing.assert_allclose(taken(method, 3, start, far).following, [5.0, 4.0])
+    far = Gathered(np.array([-6e5, -8e5]), 0, 0)
+    np.testing.assert_allclose(taken(method, 3, start, far).following, [4.2, 5.6])
 
 
 def test_a_round_whose_users_could_move_the_release_further_is_refused(monkeypatch):
