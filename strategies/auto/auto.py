@@ -163,6 +163,9 @@ class Auto(Recipe):
             "choice_noise": "standard deviation of the noise on users' mean gain, over the interval of a user's gain",
         },
         notes={
+            "mean_target": Fact("noised", "mean target"),
+            "rarest_class": Fact("noised", "share of the rarest class, at least its noise"),
+            "hidden_columns": Fact("noised", "columns whose mean square is below its noise"),
             "curvature": Fact("noised", "curvature that the step is one over"),
             "gained": Fact("noised", "loss that the model saves users, beside the best constant, with noise"),
             "largest_gain": Fact("noised", "largest loss that a user can gain or lose in that mean"),

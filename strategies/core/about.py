@@ -113,14 +113,9 @@ MEANINGS: Mapping[str, str] = {
 
 NOTES: Mapping[str, Fact] = {
     "noise_deviation": Fact("noised", "standard deviation of the noise: planned, or in proportion to a released clip"),
-    "filled_share": Fact(
-        "noised", "mean of the shares of people who are heard and of rows that can be used, with noise"
-    ),
-    "mean_target": Fact("noised", "mean target"),
-    "rarest_class": Fact("noised", "share of the rarest class, at least its noise"),
+    "filled_share": Fact("noised", "mean of the shares of people heard and of rows that can be used, with noise"),
     "floored": Fact("noised", "directions whose second moment is below its noise"),
     "moment_size": Fact("noised", "typical norm of users' second moments in scaled columns"),
-    "hidden_columns": Fact("noised", "columns whose mean square is below its noise"),
     "length": Fact("noised", "typical length of users' gradients"),
     "lost": Fact("public", "1 where no sum can be read, or a killed run may have released it: charged, not released"),
     "clip_norm": Fact("noised", "clip of the round: planned, or moved by released values"),

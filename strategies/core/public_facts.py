@@ -41,10 +41,8 @@ class PublicFacts:
 
     def __post_init__(self) -> None:
         for name in ("users", "min_samples", "max_samples", "samples"):
-            value = getattr(self, name)
-            if value is None and name in ("max_samples", "samples"):
-                continue
-            if not isinstance(value, Integral) or isinstance(value, bool):
+            wanted = Integral | None if name in ("max_samples", "samples") else Integral
+            if not isinstance(value := getattr(self, name), wanted) or isinstance(value, bool):
                 raise BadInput(f"data.{name} = {value!r}: it is a number of people or samples; give a whole number")
         if self.users < 1:
             raise BadInput(f"data.users = {self.users}: there must be at least one user")
