@@ -35,7 +35,8 @@ def code_in(config: Values) -> dict[str, str]:
 def digests(config: Values) -> dict[str, str]:
     """Return field of the configuration -> SHA-256 of the file of code that it names, without that file's imports.
 
-    An object's digest is that of `userdp.neural.objects`. To find the module of a package, the packages around it are imported.
+    An object's digest is that of `userdp.neural.objects`. To find the module of a package, the packages around it are
+    imported.
     """
     return {field: _digest(place) for field, place in code_in(config).items()}
 

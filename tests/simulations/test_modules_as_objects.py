@@ -220,9 +220,10 @@ def test_a_run_is_resumed_with_its_own_module_alone(tmp_path, monkeypatch):
         config = parse_config(whole(tmp_path, place_of(module, "module")))
         return run(config, directory=tmp_path / "run", report=False, **how)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(simulations.runs.folder.RunFolder, "finish", lambda *_: None)
-        begun(seeded(), checkpoint=True, observers=[Watching(Mock(side_effect=Killed))])
+        with pytest.raises(Killed):
+            begun(seeded(), checkpoint=True, observers=[Watching(Mock(side_effect=Killed))])
     for other in (halved(), Net, Other()):
         with pytest.raises(BadInput, match=r"belongs to a run with other settings \(.*module"):
             begun(other, resume=True)
@@ -254,7 +255,7 @@ def test_objects_do_not_go_to_processes_of_ray_as_text(table, monkeypatch):
 def test_a_loss_travels_with_the_problem_that_uses_it(forgotten):
     sent = cloudpickle.dumps(Named("loss", place_of(closed(2), "loss")))
     forgotten()
-    there = pickle.loads(sent)  # noqa: S301
+    there = pickle.loads(sent)
     assert there(torch.ones(2, 1), torch.zeros(2)).tolist() == [1.0, 1.0]
     assert there.place.startswith(named.OBJECT)
     assert there.found is Named("loss", there.place).found
@@ -275,7 +276,7 @@ def test_a_loss_travels_with_the_problem_that_uses_it(forgotten):
         ({"problem": problem(nn.LazyLinear(1))}, r"layer without shapes .* such as nn\.Linear\(3, 8\)"),
         ({"problem": problem(seeded().to("meta"))}, r"is on meta: .* module\.cpu\(\), and set engine\.device = 'cuda'"),
         ({"problem": problem(dict)}, "makes a dict, no torch module"),
-        ({"problem": problem(lambda size: Net(size))}, "it takes no arguments"),
+        ({"problem": problem(loss)}, "it takes no arguments"),
         ({"problem": problem(seeded().requires_grad_(False))}, "no trainable parameter"),
         ({"problem": problem(nn.BatchNorm1d(4, track_running_stats=False))}, "mixes the samples of a batch"),
         ({"problem": problem(Net, loss=nn.CrossEntropyLoss())}, r"one loss a sample \(reduction='none'\)"),
