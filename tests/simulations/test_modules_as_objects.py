@@ -77,7 +77,7 @@ def table(tmp_path):
 
 @pytest.fixture
 def forgotten(monkeypatch):
-    """What another process knows: no object."""
+    """A function that leaves this process as another one is, without objects."""
 
     def forget():
         for name in [name for name in named.sys.modules if name.startswith(named.OBJECT)]:

@@ -95,7 +95,7 @@ class TorchSettings(ProblemSettings):
     most_classes: ClassVar[int | None] = None
     module: str | None = None
     """'file.py:function' beside the configuration, or 'package.module:function'; it takes no arguments and returns a
-    torch module. A perceptron if not given."""
+    torch module. In Python also a module, or that function. A perceptron if not given."""
     model: str | None = None
     """'hf:FOLDER', relative to the configuration, or 'hf:OWNER/NAME' on the Hugging Face hub: a language model in place
     of a module, of safetensors files and without code. It predicts the next token of sequences, or a target's class."""

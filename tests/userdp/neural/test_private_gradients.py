@@ -62,7 +62,7 @@ def asked(private, samples_of=None):
 
 
 def clipped_gradient(inputs, targets, clip=CLIP):
-    """By torch alone: the clipped gradient of a user's mean loss."""
+    """The clipped gradient of a user's mean loss, by torch alone."""
     module = network()
     nn.functional.cross_entropy(module(inputs.float()), targets).backward()
     row = torch.cat([one.grad.double().flatten() for one in module.parameters()])
