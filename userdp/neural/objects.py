@@ -36,13 +36,9 @@ def place_of(value: Callable[..., Any], field: str) -> str:
         made = as_trained(made_by(value, seed=0), torch.float64)
         kinds += map(type, made.modules())
         contents = [made] if isinstance(value, nn.Module) else [*contents, made.to("meta")]
-    sources = {_name(one): _source(one, field) for one in _with_bases(kinds)}
+    sources = [_source(one, field) for one in dict.fromkeys(_with_bases(kinds))]
     told = repr((sources, sorted(described(contents).items())))
-    return keep_object(value, _name(kind), sha256(told.encode()).hexdigest())
-
-
-def _name(kind: type | FunctionType) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return keep_object(value, kind.__qualname__, sha256(told.encode()).hexdigest())
 
 
 def _held(root: Any) -> list[Any]:
