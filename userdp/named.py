@@ -1,7 +1,8 @@
 """Modules made of files that configurations name: other processes that unpickle their classes find them by name.
 
 ``userdp.named.DIGEST:FILE`` is the file with that path and digest, each dot of the path written "%2E". Another content
-has another name, and a file that has changed since is not imported.
+has another name, and a file that has changed since is not imported. ``userdp.named.object_DIGEST`` holds an object that
+Python gave to this process, such as a torch module, under the digest of its code.
 """
 
 import hashlib
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 __path__: list[str] = []  # a package: its modules are made below
+OBJECT = f"{__name__}.object_"
+"""The beginning of the places of objects."""
 
 
 def module_name(path: Path) -> str:
@@ -23,12 +26,25 @@ def module_name(path: Path) -> str:
     return f"{__name__}.{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}:{quoted}"
 
 
+def keep_object(value: object, name: str, digest: str) -> str:
+    """Keep an object for this process, and return its place; a later one of the same name and digest replaces it."""
+    module = sys.modules.setdefault(OBJECT + digest, ModuleType(OBJECT + digest))
+    setattr(module, name, value)
+    return f"{OBJECT}{digest}:{name}"
+
+
 class _Finder(MetaPathFinder):
     """Finds a file by the name of its module."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if fullname.startswith(OBJECT):
+            raise ModuleNotFoundError(
+                "it was given to Python as an object, and this process has no object of the same code and shapes; "
+                "load_model(directory, objects={...}) takes it",
+                name=fullname,
+            )
         home, _, quoted = fullname.partition(":")
         if not home.startswith(f"{__name__}."):
             return None

@@ -13,7 +13,7 @@ import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
 from simulations.comparison.sections import ComparisonConfig
-from simulations.config.places import absolute_path, make_absolute
+from simulations.config.places import absolute_path, make_absolute, name_objects
 from simulations.config.run_config import DEFAULT, PrivacySection, RunConfig, strategy_section
 from simulations.records.run_directory import write_text, writing
 from simulations.runs.build import load_datasets
@@ -63,7 +63,8 @@ def configured(
     if isinstance(data, str | Path):
         return load(data), None
     if isinstance(data, Mapping) and not given:
-        return parse(as_in_a_file(data)), None
+        name_objects(found := as_in_a_file(data))
+        return parse(found), None
     wanted = "comparison" if kind is not RunConfig else "configuration"
     raise BadInput(f"{no_table(data)}, or a {wanted} with nothing beside it")
 
@@ -80,6 +81,7 @@ def sections(settings: Mapping[str, Any], path: str, top: Collection[str], name:
             continue  # the initial model follows below, once the problem is known
         if key in top:
             raw[key] = _with_kind(value) if key in ("problem", "strategy", "engine") else as_in_a_file(value)
+            name_objects({key: raw[key]})
             make_absolute({key: raw[key]}, Path())
         elif key in _TABLE or key in _PRIVACY:
             raw["data" if key in _TABLE else "privacy"][key] = as_in_a_file(value)
@@ -124,6 +126,11 @@ def _with_kind(value: Any) -> Any:
         raise BadInput(
             f"strategy = {recipe.__name__}: must be the strategy's name, {recipe.about.name!r}, or that with settings, "
             f"{{'kind': {recipe.about.name!r}, ...}}"
+        )
+    if callable(value):
+        raise BadInput(
+            f"a {recipe.__name__} is given alone, and a module needs its loss: write problem={{'kind': 'torch', "
+            "'module': it, 'loss': 'cross_entropy'}"
         )
     if isinstance(value, list | tuple):
         return [_with_kind(one) for one in value]

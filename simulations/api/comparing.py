@@ -17,9 +17,11 @@ from simulations.comparison.jobs import live
 from simulations.comparison.ranking import read
 from simulations.comparison.table import rests_on, sentences
 from simulations.records.held_out import EXPLAINED
+from simulations.records.named_code import code_in
 from simulations.reports.explain import shown
 from userdp.data.tables.frames import FRAME, Frame, write_frame
 from userdp.errors import BadInput
+from userdp.named import OBJECT
 from userdp.tracebacks import without_internals
 
 Data = Frame | str | Path | Comparison | Mapping[str, Any]
@@ -98,6 +100,11 @@ def compare(
     """
     with folder_of(None) as tables, folder_of(directory) as folder:
         comparison = _configured(data, settings, tables)
+        if workers != 0 and any(place.startswith(OBJECT) for place in code_in(comparison.raw).values()):
+            raise BadInput(
+                f"workers = {workers}: processes of Ray get a comparison as text, without the objects of Python in "
+                "problem; name them as 'file.py:name', or set workers = 0"
+            )
         with live(comparison) if progress else nullcontext() as watch:
             run_all(comparison, workers=workers, directory=folder, watch=watch)
         page = (folder / "report.html").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ import pandas as pd
 
 from simulations.api.classes import in_units, with_names
 from simulations.api.unknown_levels import OnUnknown, check_on_unknown, taken_levels, told_cells
+from simulations.config.places import name_objects
 from simulations.config.run_config import RunConfig, parse_config
 from simulations.records.coefficients import HIDDEN_LEVELS, Rows, of_model
 from simulations.records.evaluation import Evaluation
@@ -286,13 +287,17 @@ class SavedModel:
 
 
 @without_internals
-def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel:
+def load_model(
+    directory: str | Path, *, trust_code: bool = False, objects: Mapping[str, Any] | None = None
+) -> SavedModel:
     """Load the model of a run's directory, or of a copy made by ``userdp report DIR --released``.
 
     Args:
         directory: of the run.
         trust_code: run the code that its configuration names (``problem.module``, ``loss``, ``metrics``). Otherwise
             nothing in the directory is executed.
+        objects: what the run was given as objects of Python, if another process trained it, by key of [problem]:
+            ``{"module": Net}``.
 
     Raises:
         BadInput: the directory does not hold a run, or its files do not fit together; or it names code that is not
@@ -310,6 +315,7 @@ def load_model(directory: str | Path, *, trust_code: bool = False) -> SavedModel
         released, hidden = told.get("coefficients", ()), told.get("hidden_levels", ())
     except (LookupError, OSError, TypeError, ValueError, BadZipFile) as error:
         raise BadInput(f"{directory} holds a damaged file ({type(error).__name__}): run again") from None
+    name_objects({"problem": {"kind": "torch", **(objects or {})}})
     check_code(directory, raw, trusted=trust_code)
     saved = SavedModel(parse_config(raw), x, promised, released=released, hidden=hidden)
     needed = saved.problem.dimension

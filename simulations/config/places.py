@@ -42,6 +42,15 @@ def named_code(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     yield from ((f"ask.{number}", one, "statistic") for number, one in enumerate(sections, start=1))
 
 
+def name_objects(raw: Mapping[str, Any]) -> None:
+    """Put names in the place of the modules, losses and metrics of [problem] that are objects of Python, in place."""
+    for field, section, key in named_code({"problem": raw.get("problem")}):
+        if key != "kind" and callable(section.get(key)):
+            from userdp.neural.objects import place_of  # noqa: PLC0415  (torch is slow to import)
+
+            section[key] = place_of(section[key], field)
+
+
 def make_absolute(raw: dict[str, Any], folder: Path) -> None:
     """Resolve data paths and files of code, such as "net.py:make", in ``raw`` relative to ``folder``, in place."""
 

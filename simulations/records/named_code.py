@@ -15,6 +15,7 @@ from simulations.config.places import named_code
 from simulations.config.run_config import RunConfig
 from simulations.records.run_directory import private_folder, read_json
 from userdp.errors import BadInput
+from userdp.named import OBJECT
 
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
@@ -34,13 +35,16 @@ def code_in(config: Values) -> dict[str, str]:
 def digests(config: Values) -> dict[str, str]:
     """Return field of the configuration -> SHA-256 of the file of code that it names, without that file's imports.
 
-    To find the module of a package, the packages around it are imported.
+    An object's digest is that of `userdp.neural.objects`. To find the module of a package, the packages around it are
+    imported.
     """
     return {field: _digest(place) for field, place in code_in(config).items()}
 
 
 def _digest(place: str) -> str:
     home = place.rpartition(":")[0]
+    if home.startswith(OBJECT):
+        return home.removeprefix(OBJECT)
     try:
         spec = None if home.endswith(".py") else find_spec(home)
         path = Path(home) if home.endswith(".py") else Path((spec and spec.origin) or "")
@@ -76,7 +80,8 @@ def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
 
     ``config`` holds the values of its config.toml, not yet parsed, because parsing imports the class of a strategy.
     """
-    named = code_in(config)
+    # Objects that this process has were given to it; importing others names the fault.
+    named = {field: place for field, place in code_in(config).items() if not place.startswith(OBJECT)}
     if not named:
         return
     recorded = _recorded(directory)
@@ -89,10 +94,11 @@ def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
             "and if you trust its author, add --trust-code (in Python trust_code=True)"
         )
     log.warning("code that %s names runs here: %s", directory, places)
-    for field, found in digests(config).items():
+    for field, place in named.items():
+        found = _digest(place)
         if recorded.get(field, found) != found:
             raise BadInput(
-                f"{_whole(field)} = {named[field]!r} is not what the run had: its SHA-256 is {found}, and was "
+                f"{_whole(field)} = {place!r} is not what the run had: its SHA-256 is {found}, and was "
                 f"{recorded[field]}; put the file of the run in its place"
             )
 

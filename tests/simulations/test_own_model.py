@@ -1,15 +1,23 @@
 """A newcomer's module, table and configuration, from the page to a trained model."""
 
+import ast
+import inspect
 import json
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from examples import call
 from own_model import CONFIGS, SONGS, beside
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from simulations import terminal
+from userdp.torch import PrivateGradients
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-model.md").read_text(encoding="utf-8")
 SMALL = ("data.all_users=40", "strategy.rounds=2", "output.reference=false", 'problem.execution="loop"')
@@ -34,12 +42,50 @@ def small(folder, *more, change=()):
 
 @pytest.mark.parametrize(("language", "file"), [("python", "own_model.py"), ("toml", "own-model.toml")])
 def test_the_page_shows_the_files_that_are_there(language, file):
-    (shown,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    shown, *_ = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
     text = (CONFIGS / file).read_text(encoding="utf-8")
     assert shown == text
     if language == "toml":
         assert len(text.splitlines()) <= 25
         assert tomllib.loads(text)["data"]["sequence"]["levels"] == SONGS
+
+
+def opacus() -> tuple[str, str]:
+    """The code before and after."""
+    section = PAGE.partition("for those who know Opacus\n")[2].partition("\n## ")[0]
+    before, after = re.findall(r"^```python\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
+    return before, after
+
+
+def test_a_loop_of_opacus_and_ours_are_ten_lines_each(capsys):
+    before, after = opacus()
+    ast.parse(before)
+    lines = [len([line for line in code.splitlines() if line]) for code in (before, after)]
+    assert lines[1] <= lines[0] <= 10
+    torch.manual_seed(0)
+    module, rng = nn.Linear(8, 2), np.random.default_rng(0)
+    inputs = torch.tensor(rng.normal(size=(600, 5, 8)), dtype=torch.float32)
+    targets = (inputs[:, :, 0] > 0).long()
+    names = {"module": module, "optimiser": torch.optim.Adam(module.parameters(), 0.1)}
+    exec(after, names | {"inputs": inputs, "targets": targets})
+    assert "one whole user" in capsys.readouterr().out
+    assert (module(inputs).argmax(-1) == targets).float().mean() > 0.85
+
+
+@pytest.mark.skipif(not find_spec("opacus"), reason="needs Opacus")
+def test_the_code_before_runs_with_opacus():
+    module = nn.Linear(8, 2)
+    data = TensorDataset(torch.randn(200, 8), torch.zeros(200).long())
+    names = {"module": module, "optimiser": torch.optim.Adam(module.parameters()), "loader": DataLoader(data, 20)}
+    exec(opacus()[0], names | {"cross_entropy": nn.functional.cross_entropy})
+
+
+def test_what_the_page_says_of_opacus_is_there():
+    section = PAGE.partition("for those who know Opacus\n")[2]
+    ours = {*inspect.signature(PrivateGradients).parameters, *dir(PrivateGradients), "guarantee", "epsilon", "delta"}
+    right = [row.split("|")[2] for row in section.splitlines() if row.startswith("|")][2:9]
+    for name in re.findall(r"`(\w+)`", "".join(right)):
+        assert name in ours | {"grad"}, name
 
 
 def test_ones_own_module_learns_from_ones_own_table(tmp_path):

@@ -52,8 +52,13 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Copy a module, each layer in the mode that the factory left it in; normalisation keeps its statistics.
 
     Raises `BadInput` for batch normalisation by the statistics of the batch, a layer without shapes, a compiled module,
-    or one that cannot be copied.
+    or one that is on a GPU or cannot be copied.
     """
+    if places := {str(one.device) for one in (*module.parameters(), *module.buffers())} - {"cpu"}:
+        raise BadInput(
+            f"problem.module is on {min(places)}: give it on the processor, by module.cpu(), and set engine.device = "
+            "'cuda' to compute users on a GPU"
+        )
     for name, layer in module.named_modules():
         if "_orig_mod" in dict(layer.named_children()) or getattr(layer, "_compiled_call_impl", None) is not None:
             raise BadInput(

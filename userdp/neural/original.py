@@ -190,7 +190,9 @@ class Original:
         """Count the numbers in one prediction, by a trial on two samples; `BadInput` if module and loss do not fit."""
         samples, pair = self._samples, self.copy(kind, device, still=True)
         inputs, targets = (each.to(device) for each in samples.tensors(samples.corners(), np.arange(2)))
-        fits = f"problem.module does not fit {samples.columns} columns and {samples.loss}"
+        own = "your loss, which gets floating-point targets and gives one loss a sample (reduction='none')"
+        fits = f"problem.module does not fit {samples.columns} columns and "
+        fits += own if samples.loss == "custom" else samples.loss
         if device.type != "cpu":
             fits += f", on {device.type}, where it must make all its tensors on the device of its inputs"
         try:

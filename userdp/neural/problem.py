@@ -40,8 +40,8 @@ class TorchProblem(Problem):
     """The loss of a torch module as a function of its trainable parameters, flattened in the module's order.
 
     Args:
-        module_factory: makes the module, from samples to outputs; no arguments, picklable. The module gets (N, columns)
-            numbers; (N, *input_shape); (N, columns) whole numbers for codes; or the tensors of
+        module: from samples to outputs, or a function without arguments that makes it. It is copied, and gets (N,
+            columns) numbers; (N, *input_shape); (N, columns) whole numbers for codes; or the tensors of
             `userdp.neural.samples.Windows` for sequences.
         loss: "cross_entropy" (targets are classes 0..C-1), "mse" (the mean over outputs), "bce_with_logits" (targets in
             [0, 1]), or a callable from (outputs, targets) to (N,) losses, for sequences (N, L).
@@ -89,7 +89,7 @@ class TorchProblem(Problem):
 
     def __init__(
         self,
-        module_factory: Callable[[], nn.Module],
+        module: nn.Module | Callable[[], nn.Module],
         loss: LossName | SampleLoss,
         columns: int = 1,
         *,
@@ -131,8 +131,7 @@ class TorchProblem(Problem):
             samples = SampleRows(width, dtype, shape, levels, has_targets, self._loss_name)
         self.columns, self.has_targets = samples.columns, has_targets and sequence is None
         self._samples, self._metrics = samples, metrics or {}
-        module = _made(module_factory, seed)
-        model = Model(module, function, samples, dtype, kernels=kernels, device=device, seed=seed)
+        model = Model(made_by(module, seed), function, samples, dtype, kernels=kernels, device=device, seed=seed)
         typical, most = count("typical_samples", typical_samples), count("problem.memory", memory)
         self.engine = Engine(model, execution, typical, most)
         self._check_metrics()
@@ -308,11 +307,14 @@ class _OfRows(nn.Module):
         return cast(Tensor, self.module(rows.to(self._dtype).reshape(-1, *self._shape)))
 
 
-def _made(module_factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+def made_by(factory: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a module, or what a function makes with that seed; `BadInput` if it fails, or makes something else."""
+    if isinstance(factory, nn.Module):
+        return factory
     with own_randomness(PROCESSOR, str(seed).encode()):
         torch.default_generator.manual_seed(seed)
         try:
-            module = module_factory()
+            module = factory()
         except BadInput:
             raise
         except Exception as error:  # any error of the user's function

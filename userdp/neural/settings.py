@@ -11,6 +11,7 @@ from pydantic import Field
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.kinds import imported
+from userdp.named import OBJECT, keep_object
 from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 from userdp.settings import Section
@@ -52,7 +53,9 @@ class Named:
         return self.found(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the place alone: other processes import the function themselves."""
+        """Pickle the place alone, for other processes to import the function themselves; an object goes with it."""
+        if self.place.startswith(OBJECT):
+            return _with_object, (self.field, self.place, self.found)
         return type(self), (self.field, self.place)
 
     @cached_property
@@ -63,6 +66,11 @@ class Named:
         if not callable(function):
             raise BadInput(f"{told} is of type {type(function).__name__}: name a function or a class")
         return cast("Callable[..., Any]", function)
+
+
+def _with_object(field: str, place: str, value: object) -> Named:
+    digest, _, name = place.removeprefix(OBJECT).partition(":")
+    return Named(field, keep_object(value, name, digest))
 
 
 class AdapterSettings(Section):
@@ -87,7 +95,7 @@ class TorchSettings(ProblemSettings):
     most_classes: ClassVar[int | None] = None
     module: str | None = None
     """'file.py:function' beside the configuration, or 'package.module:function'; it takes no arguments and returns a
-    torch module. A perceptron if not given."""
+    torch module. In Python also a module, or that function. A perceptron if not given."""
     model: str | None = None
     """'hf:FOLDER', relative to the configuration, or 'hf:OWNER/NAME' on the Hugging Face hub: a language model in place
     of a module, of safetensors files and without code. It predicts the next token of sequences, or a target's class."""
@@ -156,7 +164,7 @@ class TorchSettings(ProblemSettings):
             field = "adapter" if self.adapter else "precision = 'bf16'" if self.pretrained else "pretrained = false"
             raise BadInput(f"problem.{field} is for language models: name one as problem.model = 'hf:FOLDER'")
         if self.module is not None:
-            return self._named("module", self.module)
+            return self._named("module", self.module).found
         if shape.sequence is not None or shape.levels is not None or shape.code_levels is not None:
             raise BadInput(
                 "problem.module is missing: samples are codes, which a perceptron of numbers cannot read; give "
