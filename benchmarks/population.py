@@ -1,9 +1,10 @@
-"""Whole runs on up to a million synthetic users: seconds and peak memory, which must stay under 4 GiB.
+"""Whole runs on up to a million synthetic users: seconds and peak memory, both within limits.
 
 Every user has 10 samples of 100 features. The federation stores nothing but each user's number of samples; a node keeps
 its users' means and the samples of its first users, in 192 MiB, and makes those of the others where it needs them.
 Every run is a process of its own, from an empty one to the released model: plan, data, rounds.
-``python benchmarks/population.py --check``.
+``python benchmarks/population.py --check``. By hand also ``--users 10000000 --strategies dp_fed_sgd``,
+whose rounds make most samples anew: kept samples and means do not grow.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 
 DIMENSION, SAMPLES = 100, 10
-LIMIT_MIB, LIMIT_SECONDS, LIMIT_GROWTH = 4096, 120.0, 1.3
+LIMIT_MIB, LIMIT_SECONDS, LIMIT_GROWTH = {"localized_robust_sgd": 4096, "auto": 2560}, 90.0, 1.3
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "data": ((NodeSamples, "__init__"), (NodeSamples, "blocks")),
     "gradients": ((RowMaker, "rows"),),
@@ -50,7 +51,6 @@ STRATEGIES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
     "localized_robust_sgd": (LocalizedRobustSGD, {"deviation": 1.0}),
     "auto": (Auto, {}),
 }
-PROMISED = ("localized_robust_sgd", "auto")
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
         "--check",
         action="store_true",
         help=f"exit with 1 above {LIMIT_SECONDS:.0f} s or {LIMIT_MIB} MiB, or where seconds per user grow by more than "
-        f"{LIMIT_GROWTH}, for {' and '.join(PROMISED)}",
+        f"{LIMIT_GROWTH}, for these strategies",
     )
     parser.add_argument("--one", nargs=2, metavar=("STRATEGY", "USERS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -158,9 +158,9 @@ class Shares:
 def failures(runs: list[dict[str, Any]]) -> list[str]:
     """The promises that are not kept."""
     told = []
-    for name in PROMISED:
+    for name, most in LIMIT_MIB.items():
         own = sorted((run for run in runs if run["strategy"] == name), key=lambda run: int(run["users"]))
-        large = [run for run in own if run["peak_mib"] > LIMIT_MIB or run["seconds"] > LIMIT_SECONDS]
+        large = [run for run in own if run["peak_mib"] > most or run["seconds"] > LIMIT_SECONDS]
         told += [
             f"TOO LARGE: {name} on {run['users']} users: {run['seconds']} s, {run['peak_mib']} MiB" for run in large
         ]

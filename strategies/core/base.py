@@ -171,7 +171,8 @@ class UserLevelStrategy(Strategy):
         read = partial(self.wire.read, sent=self.state.x)
         missing = 1.0 if server_round == self.state.lost else self.recipe.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
-        gathered = replace(gathered, skipped=server_round == self.state.lost)
+        if server_round == self.state.lost:
+            gathered = replace(gathered, skipped=True)
         self._follow(server_round, gathered if self.about.hears_silence else gathered.uncounted())
         return self.wire.record(self.state.x), counts(gathered.missing, gathered.non_finite)
 

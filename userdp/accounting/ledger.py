@@ -94,7 +94,7 @@ class Ledger:
         if indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= self.users:
             raise BadInput(f"users to charge must be whole numbers from 0 to {self.users - 1}")
         named, times = indices, np.ones(1, dtype=np.int64)
-        if np.any(np.diff(indices.astype(np.int64, copy=False)) <= 0):  # cohorts rise, and need no sorting
+        if np.any(indices[1:] <= indices[:-1]):  # cohorts rise, and need no sorting
             named, times = np.unique(indices, return_counts=True)
         after = self._participated[named] + times
         if after.max() > self.participations:

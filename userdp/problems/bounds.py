@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from userdp.arrays.sparse_rows import over_rows, row_of_entry, sparse_rows
+from userdp.arrays.sparse_rows import bytes_of, over_rows, row_of_entry, sparse_rows
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.problems.segments import float64_parts, parts
@@ -133,10 +133,15 @@ def clip_features(block: Block, low: float, high: float) -> tuple[Floats, NDArra
     """Clip finite features into ``[low, high]``; return them (the same array if unchanged), and (N,) which changed."""
     features = cast(Floats, block.dense_features)
     lowest, highest = _inside(low, high, features.dtype)
-    if features.min() >= lowest and features.max() <= highest:
-        return features, np.zeros(block.samples, dtype=bool)
-    clipped = np.clip(features, lowest, highest)
-    return clipped, np.any(clipped != features, axis=1)
+    clipped, changed, stop = features, np.zeros(block.samples, dtype=bool), 0
+    for _, part in parts(block, 4 * bytes_of(features[:1])):
+        own, start, stop = cast(Floats, part.features), stop, stop + part.samples
+        places = np.flatnonzero((own < lowest) | (own > highest))
+        if len(places):
+            clipped = features.copy() if clipped is features else clipped
+            clipped[start:stop].ravel()[places] = np.clip(own.ravel()[places], lowest, highest)
+            changed[start + places // own.shape[1]] = True
+    return clipped, changed
 
 
 def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]]:

@@ -21,7 +21,9 @@ from userdp.data import (
     PoissonRegression,
     SyntheticFederation,
 )
+from userdp.data.synthetic.populations import Source
 from userdp.errors import BadInput
+from userdp.randomness import seed_sequence
 
 
 def population(name: str, **options):
@@ -378,3 +380,22 @@ REFUSED = [
 def test_what_no_population_can_be_is_refused_by_name_and_value(make, wrong, words):
     with pytest.raises(BadInput, match=words):
         make(**wrong)
+
+
+def test_the_numbers_of_each_law_begin_at_their_users_counter(monkeypatch):
+    """So does the law's own method draw them, one source after the other, from a new generator for each user."""
+    laws = {"normal": "standard_normal", "uniform": "random", "exponential": "standard_exponential"}
+    sources = [Source("user", "gamma", 2, 1.5), *(Source("sample", law, 3) for law in laws)]
+    monkeypatch.setattr(Gaussian, "sources", property(lambda self: sources))
+    users, offsets = np.array([0, 7, 300]), np.array([0, 2, 3, 6])
+    found = SyntheticFederation(Gaussian(dimension=3), 301, seed=9)._noise(users, offsets)
+    for place, user in enumerate(users):
+        numbers = np.random.Generator(np.random.Philox(seed_sequence(9, "data", 0)))
+        state = numbers.bit_generator.state
+        state["state"]["counter"][1] = user
+        numbers.bit_generator.state = state
+        np.testing.assert_array_equal(found[0][place], numbers.standard_gamma(1.5, 2, dtype=np.float32))
+        own = slice(offsets[place], offsets[place + 1])
+        for array, method in zip(found[1:], laws.values(), strict=True):
+            expected = getattr(numbers, method)((own.stop - own.start, 3), dtype=np.float32)
+            np.testing.assert_array_equal(array[own], expected)

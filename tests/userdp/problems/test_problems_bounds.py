@@ -208,6 +208,18 @@ def test_bounding_does_not_depend_on_the_size_of_pieces(size, monkeypatch):
     np.testing.assert_array_equal(again.features, expected.features)
 
 
+def test_pieces_are_clipped_as_one_array_and_the_samples_themselves_stay(monkeypatch):
+    monkeypatch.setattr("userdp.problems.segments.CHUNK_BYTES", 100)
+    values = np.random.default_rng(2).normal(size=(500, 3)).astype(np.float32)
+    values[100:300] /= 100  # pieces without a sample to clip
+    values[::7, 1] = 0.5  # on the edge, and not beyond it
+    given = values.copy()
+    bounded, changed = Quadratic(3, 0.5, 1.0).bound(Block(values, np.array([0, 250, 500])))
+    np.testing.assert_array_equal(bounded.features, np.clip(given, np.float32(-0.5), np.float32(0.5)))
+    assert changed == (np.abs(given) > 0.5).any(axis=1).sum()
+    np.testing.assert_array_equal(values, given)
+
+
 BAD_ARGUMENTS = {
     "problem.dimension = 0": lambda: Linear(0, 1.0),
     "problem.dimension = 1.5": lambda: Linear(1.5, 1.0),

@@ -120,17 +120,19 @@ class SyntheticFederation(Federation):
         rows = np.arange(len(users) + 1)
         ends = [(rows if source.per == "user" else offsets).tolist() for source in sources]
         fills = list(zip(draws, noise, ends, strict=True))
-        state: Any = bits.state
-        state["buffer_pos"], state["has_uint32"] = 4, 0
-        counter = state["state"]["counter"]
+        # Lists, and arguments by position: otherwise a user takes two microseconds more, as many as 150 numbers.
+        counter, fresh = [0, 0, 0, 0], bits.state
+        inner = {"counter": counter, "key": fresh["state"]["key"].tolist()}
+        state: Any = {**fresh, "state": inner, "buffer": fresh["buffer"].tolist()}
         for position, user in zip(part.tolist(), (users[part] + self._first).tolist(), strict=True):
             counter[1] = user
             bits.state = state
             for draw, array, borders in fills:
-                draw(out=array[borders[position] : borders[position + 1]])
+                draw(array[borders[position] : borders[position + 1]])
 
 
 def _draw(generator: np.random.Generator, source: Source) -> Any:
-    """Return the generator's method that fills ``out=`` by the source's law, in float32."""
+    """Return the generator's method that fills an array by the source's law, in float32."""
     method = generator.random if source.law == "uniform" else getattr(generator, f"standard_{source.law}")
-    return partial(method, *([source.shape] if source.law == "gamma" else []), dtype=np.float32)
+    before, after = ([source.shape] if source.law == "gamma" else []), (["zig"] if source.law == "exponential" else [])
+    return partial(method, *before, None, np.float32, *after)
