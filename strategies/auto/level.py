@@ -98,8 +98,10 @@ class Level(Stage, share=0.05, weight=3.0):
         progress.slope = math.sqrt(curvature) if family.open_ends else 0.0
         # Derivative of the score by the mean: one over the curvature of the canonical losses.
         slope = 1 / curvature if family.open_ends else 1.0
-        # Whoever is silent counts as the middle of the range.
-        progress.level_deviation = slope * math.hypot(deviation, progress.silent / 2) * (high - low)
+        # Whoever is silent counts as the middle of the range: those heard are farther from it, by up to this.
+        silent, apart = progress.silent, abs(float(released[0]))
+        doubt = min(math.hypot(deviation, apart * silent) / (1 - silent), math.hypot(deviation, silent / 2))
+        progress.level_deviation = slope * doubt * (high - low)
         return {"mean_target": mean, "noise_deviation": deviation}
 
 

@@ -138,6 +138,7 @@ def test_reading_a_table_never_fails_for_it_and_its_report_says_so(path, caplog)
         (["1.5", "0.123456789012345678", "1.5e-05"], "numbers"),
         (["1980-01-01", "soon"], "text"),
         (["44289", "44290.5"], "numbers"),
+        (["inf", "-Infinity"], "infinite numbers"),
         (["", ""], "missing"),
         ([], "missing"),
     ],
@@ -214,7 +215,8 @@ def test_numbers_of_two_classes_need_no_declaration(coded, tmp_path, caplog, cod
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"ranges": {"height": [190.0, 2000.0]}}, "most cells of the feature 'height' lie outside ranges.height"),
+        ({"ranges": {"height": [190.0, 2000.0]}}, "a tenth of the cells of the feature 'height' lie outside ranges"),
+        ({"ranges": {"height": [0.0, 1e6]}}, "all cells of the feature 'height' lie within a thousandth of ranges"),
         (
             {"target": "count", "positive": None},
             "'count' has cells below -1 or above 1.* set data.positive .* Private",

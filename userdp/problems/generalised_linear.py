@@ -5,7 +5,6 @@ from typing import ClassVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from userdp.arrays.compiling import can_compile
 from userdp.arrays.fixed_order import inner, order_is_fixed, product
@@ -17,7 +16,7 @@ from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
 from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces
 from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
-from userdp.problems.settings import RADIUS, BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
+from userdp.problems.settings import BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
 
 COMPILED_BYTES = 1 << 22
 """The least bytes of a block's features for the compiled loop; below, two products are as fast."""
@@ -194,7 +193,6 @@ class PoissonSettings(CountBound, GeneralisedLinearSettings, loss=Poisson):
     """Settings of `userdp.problems.Poisson`."""
 
     for_codes: ClassVar[str] = "one_hot_poisson"
-    radius: float = Field(1.0, gt=0, description=RADIUS)
 
 
 def rough_gradients(family: Family, x: Vector, pull: Vector, block: Block) -> tuple[Array, NDArray[np.bool_]]:

@@ -311,3 +311,28 @@ def test_only_counts_are_counted_and_balanced(name):
     stages = make(Auto, FAMILIES[name], USERS).scheme.stages
     for kind in (Counts, Balance):
         assert any(isinstance(stage, kind) for stage in stages) == (name == "poisson")
+
+
+@pytest.mark.parametrize(("silent", "apart"), [(0.0, 0.3), (0.4, 0.0), (0.4, 0.2), (0.9, 0.05)])
+def test_who_is_silent_may_hide_that_the_mean_target_is_farther_from_the_middle(silent, apart):
+    """Of people of whom 1 - silent are heard, whose mean target lies ``apart / heard`` from the middle."""
+    problem = make(Auto, FAMILIES["squared"], USERS).problem
+    progress, release = make(Auto, FAMILIES["squared"], USERS).memory, Fixed(apart)
+    progress.silent = silent
+    Level(problem).take(progress, np.zeros(2), release)
+    wide = problem.family.high - problem.family.low
+    hidden = min(apart * silent / (1 - silent), silent / 2)
+    assert hidden * wide - 1e-12 <= progress.level_deviation <= (hidden + release.deviation / (1 - silent)) * wide
+    assert silent or progress.level_deviation == release.deviation * wide
+
+
+class Fixed:
+    """A release of that mean, less the middle of the range."""
+
+    deviation = 0.01
+
+    def __init__(self, apart):
+        self.apart = apart
+
+    def mean(self, sums, movement):
+        return np.array([self.apart, 0.0]), self.deviation

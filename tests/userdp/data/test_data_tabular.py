@@ -146,6 +146,15 @@ def test_the_report_counts_what_was_done(tmp_path):
         rows=19,
         users=5,
         doubts=(
+            *(
+                f"more than a tenth of the cells of the {one}, and count as its ends: check the range, and the unit of "
+                "the cells"
+                for one in (
+                    "feature 'age' lie outside ranges.age",
+                    "feature 'height' lie outside ranges.height",
+                    "target 'score' lie outside target_range",
+                )
+            ),
             "more than a tenth of the cells of the feature 'dept' are missing, or not as declared: check their form "
             "and spelling; impute declares what a missing one counts as",
         ),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from userdp.data import SequenceColumns, read_table
 from userdp.data.tables.cells import cell_number, cell_text
 from userdp.data.tables.columns import Columns
-from userdp.data.tables.frames import table_file
+from userdp.data.tables.frames import table_file, write_frame
 from userdp.data.tables.reading import read_columns
 from userdp.errors import BadInput, MissingColumn
 
@@ -137,3 +137,9 @@ def test_nothing_stays_of_a_frame(tmp_path, monkeypatch):
     with table_file(frame_of([1]), ["who"]) as path:
         assert path.is_relative_to(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_columns_of_several_levels_are_refused_with_the_remedy(tmp_path):
+    table = pd.DataFrame([[1, 2.0]], columns=pd.MultiIndex.from_tuples([("who", "id"), ("x", "mean")]))
+    with pytest.raises(MissingColumn, match="columns of several levels: join them"):
+        write_frame(table, tmp_path / "table.parquet", ["who"])

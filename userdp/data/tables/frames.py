@@ -90,6 +90,8 @@ def write_batches(batches: Iterable[pa.Table | pa.RecordBatch], path: Path, name
 
 
 def _of_pandas(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[pa.Table]:
+    if frame.columns.nlevels > 1:
+        raise MissingColumn("the DataFrame has columns of several levels: join them, frame.columns.map('_'.join)")
     if apart := sorted({*names} & {*frame.index.names} - {*frame.columns}):
         raise MissingColumn(f"the DataFrame has no column {apart[0]!r}, but an index: give frame.reset_index()")
     require_columns("the DataFrame", names, frame.columns)

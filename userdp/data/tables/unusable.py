@@ -30,18 +30,20 @@ _POWER = "(?:[eE][+-]?[0-9]{1,3})?"
 _KINDS = {
     "dates": re.compile(rf"{_DAY}(?:[ T]+{_CLOCK})?"),
     "times of day": re.compile(_CLOCK),
+    "infinite numbers": re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE),
     "numbers": re.compile(rf"[+-]?[0-9]{{1,15}}(?:\.[0-9]{{1,18}})?{_POWER}"),
     "numbers with commas": re.compile(r"[+-]?[0-9]+(?:[.' ][0-9]{3})*(?:,[0-9]+)+(?:\.[0-9]+)?" + _POWER),
 }
 _REMEDIES = {
     "dates": "write each date as a number, such as days since a public day",
+    "infinite numbers": "leave such cells empty",
     "times of day": "write each time as a number, such as hours since midnight",
     "numbers with commas": "declare a CSV file's, such as csv = { decimal = ',' }, or write numbers with points alone",
     "numbers": "check the marks that csv declares",
 }
 CELLS = ("clipped", "unknown_levels", "unusable", "imputed", "steps")
 """The counts of cells by column, in `Counts` and in a load's report."""
-_MOST_LISTED, _LOST = 5, 10
+_MOST_LISTED, _LOST, _NARROW = 5, 10, 1000
 CHECK_RANGE = "check the range, and the unit of the cells"
 
 
@@ -127,15 +129,18 @@ def sentences(columns: "Columns", counts: Counts) -> list[str]:
 def doubts(columns: "Columns", counts: Counts, samples: int) -> Iterator[str]:
     """Make a sentence for each column, of so many samples, that seems to be no column as it is declared.
 
-    Most of its numbers lie outside the declared range, or more than a tenth of its cells cannot be used.
+    More than a tenth of its numbers lie outside the declared range, or all of them within a thousandth of it, or more
+    than a tenth of its cells cannot be used.
     """
     for column, bounds in columns.all_ranges.items():
-        inside = clipped_end(counts.ends.get(column), bounds) is None
-        if inside and 2 * counts.clipped[column] > samples - counts.unusable[column]:
-            yield (
-                f"most cells of {_role(columns, column)} {column!r} lie outside {_range_of(columns, column)}, and "
-                f"count as its ends: {CHECK_RANGE}"
-            )
+        ends, (low, high) = counts.ends.get(column, bounds), bounds
+        if clipped_end(ends, bounds):
+            continue  # a sentence of its own
+        told, place = f"cells of {_role(columns, column)} {column!r}", _range_of(columns, column)
+        if _LOST * counts.clipped[column] > samples - counts.unusable[column]:
+            yield f"more than a tenth of the {told} lie outside {place}, and count as its ends: {CHECK_RANGE}"
+        if _NARROW * (ends[1] - ends[0]) < high - low and samples > 1:
+            yield f"all {told} lie within a thousandth of {place}, and a model hardly tells them apart: {CHECK_RANGE}"
     for column, kind in counts.kinds.items():
         lost = max(counts.unusable[column], counts.unknown_levels[column])
         if kind is None and _LOST * lost > counts.steps.get(column, samples):
