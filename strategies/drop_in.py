@@ -362,6 +362,22 @@ class DropInAdaptiveClipping(DropIn):
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
 
 
+class DropInAuto(DropIn):
+    """The mean of ordinary Flower clients' updates without a clip to choose: the first round finds it, privately.
+
+    Updates may be from a millionth to a million long: whatever clients' learning rates are, the clip follows a private
+    quantile of the lengths, and the server's step, which is the mean of clipped updates, follows the clip.
+
+    Options: those of `AdaptiveClipping`, without users' training and a clip.
+
+    *Formal guarantees.* Those of `AdaptiveClipping` with ``find_clip`` as `DropIn` says: every round, the first
+    included, is one Gaussian mechanism of the same multiplier, so that the search is within epsilon.
+    """
+
+    strategy: ClassVar[type[Recipe]] = AdaptiveClipping
+    settings: ClassVar[dict[str, Any]] = {"local_steps": 1, "find_clip": True}
+
+
 class DropInRecentredClipping(DropIn):
     """Recentred clipping of ordinary Flower clients: about the update as released so far.
 
