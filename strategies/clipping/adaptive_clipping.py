@@ -21,7 +21,7 @@ from strategies.core.results import Noise, Step
 from strategies.core.scheme import Number, Outline, Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
@@ -31,6 +31,7 @@ from userdp.problems import Box
 from userdp.sampling import Sampler
 from userdp.state import Stateful
 
+_CERTAIN = 4.0  # Deviations of the noise by which few users are told from many
 _OF_THE_CLIP = ("clip_norm", "noise_deviation", "l2_sensitivity")  # A plan's numbers in proportion to the clip
 
 _COUNT_SHARE = 20  # The paper's noise of the count: a twentieth of the cohort
@@ -98,6 +99,12 @@ class AdaptiveScheme(Scheme):
         shares, deviation = gathered.values / self.sampler.expected_batch, gathered.noise / self.sampler.expected_batch
         if self.masked is None:
             shares, deviation = self.found_by.release(shares, noise(0)), self.found_by.standard_deviation
+        elif shares.sum() + _CERTAIN * deviation * math.sqrt(len(shares)) < 0.5:
+            raise RunFailed(
+                "most clients sent nothing of a finite length, by the noisy sum of all: their models are not finite, "
+                "or near zero against the model sent, as updates are; reply with the whole trained model, and lower "
+                "the clients' learning rate if training diverges"
+            )
         low, high = self.bounds
         memory.clip = min(max(median_length(shares), low), high)
         return Step(x, x, {"noise_deviation": deviation, "clip_norm": memory.clip})
@@ -163,7 +170,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     one user moves their sum by sqrt(2), or by 1 if it is added or removed, and noise z times that makes the round a
     Gaussian mechanism of the same multiplier. (Where cohorts are secret, noise is that for a move of s, and a row no
     longer than ``1 / (s z)`` over it; a masked sum has that noise, too.) The first clip, a median of the noisy shares,
-    is post-processing.
+    is post-processing, and so is the end of a run of masked sums whose shares say that most users sent nothing finite.
 
     *Assumptions.* Those of `dp_fed_sgd`.
     """
@@ -221,7 +228,9 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
                 f"strategy.clip_norm = {self.clip_norm:g} lies outside strategy.clip_low = {low:g} to "
                 f"strategy.clip_high = {high:g}: change one of them"
             )
-        masked = MaskedRounds.of(given, sampler, self.clip_norm, max(p + 1, OCTAVES)) if privacy.trust == "sum" else None
+        masked = (
+            MaskedRounds.of(given, sampler, self.clip_norm, max(p + 1, OCTAVES)) if privacy.trust == "sum" else None
+        )
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta) if masked is None else masked.multiplier
         louder = 1.0 if masked is None else masked.louder
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)

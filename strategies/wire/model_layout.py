@@ -106,8 +106,9 @@ class ModelLayout:
     def update(self, reply: Message, sent: Vector, name: str) -> Rows:
         """Return (1, p): the model of a client's reply minus the one sent (p,), for the computation of that name.
 
-        Strategies of gradients get the negative update for one, and those that look for a clip its `octaves`. It may hold numbers that are not finite, and does if
-        the reply is near zero against the model sent. Raises `BadInput` if the reply holds no such model.
+        Strategies of gradients get the negative update for one, and a search for a clip its `octaves` (1, OCTAVES). It
+        may hold numbers that are not finite, and does if the reply is near zero against the model sent.
+        Raises `BadInput` if the reply holds no such model.
         """
         with untrusted("it did not reply with a model"):
             records = list(reply.content.array_records.values())

@@ -64,7 +64,7 @@ def imported(folder: Path, code: str):
 
 
 @pytest.mark.sweep(1)
-@pytest.mark.parametrize("line", LINES, ids=["fed_avg", "adaptive", "recentred"])
+@pytest.mark.parametrize("line", LINES, ids=["fed_avg", "auto", "adaptive", "recentred"])
 def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("strategies.core.base.secrets.randbits", lambda bits: 1)
     app = imported(tmp_path, APP.replace(LINE, line))
@@ -91,7 +91,7 @@ def test_the_app_of_the_page_learns_under_each_strategy_by_one_line(line, tmp_pa
 @pytest.mark.parametrize(
     "code",
     [*(APP.replace(LINE, line) for line in LINES), MASKED],
-    ids=["fed_avg", "adaptive", "recentred", "masked"],
+    ids=["fed_avg", "auto", "adaptive", "recentred", "masked"],
 )
 def test_the_app_of_the_page_runs_on_flowers_own_engine(code, tmp_path):
     folder = tmp_path / "app"

@@ -67,11 +67,9 @@ def median_length(shares: Rows) -> float:
     """
     first = int(np.argmax(shares[1:-2] + shares[2:-1]))
     lower, upper = np.maximum(shares[first + 1 : first + 3], 0.0)
-    if upper > lower:
-        into = 1 + (upper - lower) / (2 * upper)
-    else:
-        into = (lower + upper) / (2 * lower) if lower > 0 else 1.0
-    return float(2.0 ** (_OCTAVES[first] + into))
+    larger, smaller = max(lower, upper), min(lower, upper)
+    aside = (larger - smaller) / (2 * larger) if larger > 0 else 0.0  # from the edge between the two
+    return float(2.0 ** (_OCTAVES[first + 1] + (aside if upper > lower else -aside)))
 
 
 STATISTICS: dict[str, Statistic] = {

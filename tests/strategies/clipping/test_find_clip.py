@@ -1,4 +1,4 @@
-"""The first round finds the clip: rows of octaves, lengths of any scale, silent nodes, and what it costs in accuracy."""
+"""The first round finds the clip: rows of octaves, lengths of any scale, silent nodes, and its cost in accuracy."""
 
 import math
 from itertools import combinations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from strategies import AdaptiveClipping, DropInAuto, DropInFedAvg, PublicFacts, private_updates
 from userdp.accounting import Privacy
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum
 from userdp.nodes.statistics import OCTAVES, median_length, octaves
 from userdp.problems import Quadratic
@@ -46,7 +46,7 @@ def test_a_length_is_found_in_noise_too(shares):
 
 
 def wishes(n=100, seed=0):
-    """Where users would like a model of three numbers to be."""
+    """Return (n, 3) the models that users would like."""
     return np.random.default_rng(seed).normal([2.0, -1.0, 0.5], 1.0, (n, 3))
 
 
@@ -90,11 +90,13 @@ def test_without_a_clip_to_choose_a_run_ends_near_the_best_model_whatever_the_sc
     fixed = [error(DropInFedAvg, clip_norm=scale * clip) for clip in (0.3, 1.0)]
     assert found < 2 * min(fixed) + 0.1 * np.linalg.norm(best)
     _, facts = trained(DropInAuto, clients(wanted, scale), len(wanted))
-    assert facts[0]["clip_norm"] / (0.3 * scale * np.median(np.linalg.norm(wanted, axis=1))) == pytest.approx(1, abs=0.5)
+    assert facts[0]["clip_norm"] / (0.3 * scale * np.median(np.linalg.norm(wanted, axis=1))) == pytest.approx(
+        1, abs=0.5
+    )
 
 
 def test_the_first_round_moves_no_model_and_costs_as_much_as_any_other():
-    x, facts = trained(DropInAuto, clients(wishes(40)), 40, rounds=2, epsilon=1.0)
+    _, facts = trained(DropInAuto, clients(wishes(40)), 40, rounds=2, epsilon=1.0)
     assert "unclipped_share" not in facts[0]
     assert "unclipped_share" in facts[1]
     method = DropInAuto(users=40, epsilon=1.0, delta=1e-4, rounds=2, seed=0)
@@ -124,8 +126,8 @@ def test_a_row_is_within_what_the_noise_of_the_search_is_made_for(options):
         assert moved == pytest.approx(sampler.sensitivity_factor)
 
 
-def strategy_of_recipe(recipe, privacy=Privacy(4.0, 1e-4)):
-    return recipe.strategy(Quadratic(3, 9.0, 9.0), PublicFacts(40), privacy, seed=0)
+def strategy_of_recipe(recipe):
+    return recipe.strategy(Quadratic(3, 9.0, 9.0), PublicFacts(40), Privacy(4.0, 1e-4), seed=0)
 
 
 def test_a_masked_sum_finds_the_clip_too_and_a_round_that_a_silent_node_loses_is_asked_again(monkeypatch):
@@ -138,6 +140,22 @@ def test_a_masked_sum_finds_the_clip_too_and_a_round_that_a_silent_node_loses_is
     assert 0.5 < clip / (0.3 * np.median(np.linalg.norm(wishes(8)[2:], axis=1))) < 2
     assert facts[2]["clip_norm"] == clip
     assert np.any(x != 0)
+
+
+def test_a_masked_sum_of_nothing_finite_ends_the_run_before_a_model_moves():
+    wanted = np.full((160, 3), np.nan)
+    given = {"trust": "sum", "noise": "seeded", "epsilon": 10.0, "delta": 1e-3, "rounds": 2}
+    app = clients(wanted, mods=[private_updates()])
+    with pytest.raises(RunFailed, match="most clients sent nothing of a finite length, by the noisy sum"):
+        trained(DropInAuto, app, 160, **given)
+
+
+def test_a_plan_of_masked_sums_warns_before_it_spends_where_no_round_could_tell():
+    given = {"users": 200, "epsilon": 4.0, "delta": 1e-4, "trust": "sum"}
+    (warning,) = [one for one in DropInFedAvg(**given).plan.warnings if "not finite" in one]
+    assert warning in DropInFedAvg(**given).plan_for(record(np.zeros(5))).warnings
+    assert "use DropInAuto" in warning
+    assert not any("not finite" in one for one in DropInAuto(**given).plan.warnings)
 
 
 REFUSED = {
