@@ -223,7 +223,7 @@ class DropIn(Strategy):
         **options: Any,
     ) -> None:
         check_options(type(self).__name__, self.strategy, wrapped, options)
-        check_kinds(held_out, frozen=frozen, nonnegative=nonnegative)
+        check_kinds(held_out, metrics, frozen=frozen, nonnegative=nonnegative)
         self._patterns = frozen, nonnegative
         self._around = {name: options.pop(name) for name in AROUND if name in options}
         self._recipe = self.strategy(**self.settings | options)
