@@ -81,7 +81,7 @@ EXAMPLES = {
     "sklearn": (sklearn_app, ArrayRecord([np.zeros((1, 4)), np.zeros(1)]), of_scores),
     "tabular": (tabular_app, ArrayRecord(module().state_dict()), of_module),
 }
-"""Those that `test_drop_in` lacks, which runs the page's and the quickstart of PyTorch."""
+"""Apps beside those of PyTorch, the page's and the quickstart, which `test_drop_in` runs."""
 
 
 def app_of(fit, repeated=1, killed=lambda user, number: False):
