@@ -43,7 +43,7 @@ def check_kinds(held_out: object, metrics: object, **patterns: Sequence[str]) ->
         raise BadInput(
             f"metrics = {metrics!r}: give the public range of each metric, such as metrics={{'accuracy': (0, 1)}}"
         )
-    if not isinstance(held_out, Integral) or isinstance(held_out, bool) or held_out > MOST_USERS:
+    if not isinstance(held_out, Integral) or isinstance(held_out, bool) or int(held_out) > MOST_USERS:
         raise BadInput(f"held_out = {held_out!r}: it is a number of nodes; give a whole number, such as 40")
     for name, given in patterns.items():
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):

@@ -55,7 +55,7 @@ OCTAVES = len(_OCTAVES) + 1
 
 def octaves(rows: Rows) -> Rows:
     """Return (U, OCTAVES): 1 in the octave that holds each row's l2 norm, else 0; NaN if the row is not finite."""
-    finite = np.isfinite(rows).all(axis=1)[:, None]
+    finite = np.isfinite(rows).all(axis=1, keepdims=True)
     lengths = _log_lengths(np.where(finite, rows, 0.0), 1.0) / np.log(2)
     return np.where(finite, np.eye(OCTAVES)[np.searchsorted(_OCTAVES, lengths, side="right")], np.nan)
 
