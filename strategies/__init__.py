@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from strategies.core.recipe import Recipe
     from strategies.core.results import Noise, PrivateResult, RoundRecord, Step
     from strategies.core.scheme import Law, Number, Outline, Scheme
-    from strategies.drop_in import DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
+    from strategies.drop_in import DropInAdaptiveClipping, DropInAuto, DropInFedAvg, DropInRecentredClipping
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_weighting import LocalizedWeighting
     from strategies.non_private import NonPrivate
@@ -77,6 +77,7 @@ __all__ = [
     "DPFedSGD",
     "Descent",
     "DropInAdaptiveClipping",
+    "DropInAuto",
     "DropInFedAvg",
     "DropInRecentredClipping",
     "Fact",

@@ -6,6 +6,7 @@ A node is a user, and its reply minus the model sent is that user's update, whic
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any, ClassVar, NoReturn
@@ -27,10 +28,10 @@ from strategies.core.public_facts import PublicFacts
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult, RoundRecord
 from strategies.drop_in_options import AROUND, BY_CLIENTS, check_kinds, check_options
+from strategies.drop_in_roster import NodeRoster
 from strategies.usable_replies import check_usable
-from strategies.wire.asking import Asking
 from strategies.wire.model_layout import ModelLayout
-from strategies.wire.protocol import failure, read_answer, read_roster, roster_question
+from strategies.wire.protocol import read_answer
 from strategies.wire.questions import common_records, train_content
 from strategies.wire.replies import Request
 from strategies.wire.roster import Roster
@@ -46,7 +47,11 @@ from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
 
-_NO_KEY = ". With trust = 'sum' a node needs the mod: @app.train(mods=[private_updates()]), and userdp[deploy]"
+_UNSEEN = (
+    "trust = 'sum': a noisy sum of clipped updates does not tell clients whose models are not finite from clients that "
+    "stand still, so that no round ends such a run: try the clients' training first, or use DropInAuto, whose first "
+    "round tells"
+)
 
 ASSUMPTIONS = (
     "a node is a user: whoever runs two nodes has twice the weight and half the protection",
@@ -73,49 +78,6 @@ class ClientSideLoss(Problem):
         raise BadInput(self.certificate.reason)
 
     bound = user_gradients = sample_gradients = sample_losses = _unknown
-
-
-class NodeRoster(Roster):
-    """A roster whose nodes are users 0, 1, ... in the order of their ids; further nodes are not used."""
-
-    def gather(self, grid: Grid, timeout: float) -> None:
-        """Wait until n nodes are registered or time is out; `RunFailed` if more than max_missing lack one.
-
-        Where sums are masked, a node counts once it has sent a key of its own.
-        """
-        users, waits = len(self._owner), False
-        question = roster_question(b"", counts=False, keys=True) if self.keys else None
-        asking = Asking(grid, MessageType.TRAIN, question, timeout)
-        for replies in asking.replies():
-            for node, reply in replies:
-                if trouble := self._enter_key(node, reply):
-                    asking.again(node, f"sent no key of its own: {trouble}")
-            nodes = [node for node in asking.there if node in self._keys or not self.keys]
-            if len(nodes) >= users:
-                break
-            if not (waits or self.places):  # where users come and go, a number of nodes is one of people
-                report.waiting(len(nodes), users)
-            waits = True
-        self._nodes = nodes[:users]
-        self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
-        self.hint = _NO_KEY if self.keys else ""
-        self._settle(timeout, "" if self.places else asking.sight())
-        if len(nodes) > users:
-            log.warning("there are more nodes than the plan has users, %d: the others are not used", users)
-
-    def _enter_key(self, node: int, reply: Message) -> str:
-        """Take a node's key; return why it is of no use, or nothing."""
-        self._keys.pop(node, None)
-        if reply.has_error():
-            return failure(reply)
-        try:
-            key = read_roster(reply, counts=False, keys=True).key
-        except BadInput as error:
-            return str(error)
-        if key is None or key in self._keys.values():
-            return "another node has the same"
-        self._keys[node] = key
-        return ""
 
 
 class ClientWire(Wire):
@@ -261,7 +223,7 @@ class DropIn(Strategy):
         **options: Any,
     ) -> None:
         check_options(type(self).__name__, self.strategy, wrapped, options)
-        check_kinds(held_out, frozen=frozen, nonnegative=nonnegative)
+        check_kinds(held_out, metrics, frozen=frozen, nonnegative=nonnegative)
         self._patterns = frozen, nonnegative
         self._around = {name: options.pop(name) for name in AROUND if name in options}
         self._recipe = self.strategy(**self.settings | options)
@@ -279,6 +241,8 @@ class DropIn(Strategy):
         given = (problem, self._public, self._privacy)
         inner = self._recipe.strategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
         inner.plan = report.shown(inner.plan, BY_CLIENTS, self.by_size, known=layout is not None)
+        if self._privacy.trust == "sum" and "find_clip" not in self.settings:
+            inner.plan = replace(inner.plan, warnings=(*inner.plan.warnings, _UNSEEN))
         return inner
 
     @property
@@ -360,6 +324,22 @@ class DropInAdaptiveClipping(DropIn):
 
     strategy: ClassVar[type[Recipe]] = AdaptiveClipping
     settings: ClassVar[dict[str, Any]] = {"local_steps": 1}
+
+
+class DropInAuto(DropIn):
+    """The mean of ordinary Flower clients' updates without a clip to choose: the first round finds it, privately.
+
+    Updates may be from a millionth to a million long: whatever clients' learning rates are, the clip follows a private
+    quantile of the lengths, and the server's step, which is the mean of clipped updates, follows the clip.
+
+    Options: those of `AdaptiveClipping`, without users' training and a clip.
+
+    *Formal guarantees.* Those of `AdaptiveClipping` with ``find_clip`` as `DropIn` says: every round, the first
+    included, is one Gaussian mechanism of the same multiplier, so that the search is within epsilon.
+    """
+
+    strategy: ClassVar[type[Recipe]] = AdaptiveClipping
+    settings: ClassVar[dict[str, Any]] = {"local_steps": 1, "find_clip": True}
 
 
 class DropInRecentredClipping(DropIn):

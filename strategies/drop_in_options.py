@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from strategies.clipping.local_options import LocalOptions
 from strategies.core.base import UserLevelStrategy
 from strategies.core.options import StrategyOptions
+from strategies.core.public_facts import MOST_USERS
 from strategies.core.recipe import Recipe
 from userdp.errors import BadInput
 
@@ -34,9 +35,15 @@ def check_options(name: str, within: type[Recipe], wrapped: Sequence[Any], optio
         raise BadInput(f"{option} is no option of {name}: {hint}; options are {', '.join(known)}")
 
 
-def check_kinds(held_out: object, **patterns: Sequence[str]) -> None:
-    """Refuse (`BadInput`) a number of nodes that is no whole number, and patterns that are no list of texts."""
-    if not isinstance(held_out, Integral) or isinstance(held_out, bool):
+def check_kinds(held_out: object, metrics: object, **patterns: Sequence[str]) -> None:
+    """Refuse (`BadInput`) numbers of nodes, ranges of metrics, and patterns of names, of another kind."""
+    pairs = list(metrics.values()) if isinstance(metrics, Mapping) else [metrics]
+    ranges = (isinstance(pair, Sequence) and [isinstance(end, Real) for end in pair] == [True, True] for pair in pairs)
+    if metrics and not all(ranges):
+        raise BadInput(
+            f"metrics = {metrics!r}: give the public range of each metric, such as metrics={{'accuracy': (0, 1)}}"
+        )
+    if not isinstance(held_out, Integral) or isinstance(held_out, bool) or int(held_out) > MOST_USERS:
         raise BadInput(f"held_out = {held_out!r}: it is a number of nodes; give a whole number, such as 40")
     for name, given in patterns.items():
         if isinstance(given, str) or not all(isinstance(each, str) for each in given):

@@ -18,9 +18,10 @@ def check_usable(strategy: UserLevelStrategy, record: RoundRecord, clip: float) 
     the sum, at its cost, under either relation. *Why.* A user whose reply is unusable adds zero to the sum (about a
     centre, if there is one) and one to the count; any other adds a vector of norm at most C, and zero. With C counted
     for each, a user adds a row ``(v, C u)`` of norm at most C, which is all that a sampler's proof asks of rows: the
-    sum of rows moves by at most 2C if a user is replaced, and by C if one is added or removed. Noise of the sum's
-    deviation on C times the count completes it to the Gaussian mechanism of these rows. The verdict follows from
-    the noisy count. *Assumptions.* Those of the sum.
+    sum of rows moves by at most 2C if a user is replaced, and by C if one is added or removed. (Rows that
+    name the octave of a length stay at most sqrt(2) apart with the count beside them: none points away from another.)
+    Noise of the sum's deviation on C times the count completes it to the Gaussian mechanism of these rows. The verdict
+    follows from the noisy count. *Assumptions.* Those of the sum.
 
     Of rounds in which all replies are models, one in 30,000 is refused at most. Noise that could pass for half a cohort
     hides some in which none is.

@@ -185,6 +185,7 @@ RUNS = {
         for kind in ("momentum", "adam")
     },
     **{f"{name}, averaged": Run(name, {"ema_decay": 0.8, "rounds": 4}) for name in ("adaptive_clipping", "dp_fed_sgd")},
+    "adaptive_clipping, found": Run("adaptive_clipping", {"find_clip": True, "local_steps": 1, "rounds": 3}),
     **{f"{kind}, sampled": Run("dp_fed_sgd", {"sampling": kind, "rounds": 4}) for kind in ("poisson", "allocation")},
     "stopped_sgd, runs": Run("stopped_sgd", {"runs": 3}),
     "stopped_sgd, random runs": Run("stopped_sgd", {"runs": 3, "output": "random", "gap": 1.0}),

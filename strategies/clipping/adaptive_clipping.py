@@ -18,24 +18,28 @@ from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
 from strategies.core.results import Noise, Step
-from strategies.core.scheme import Number, Scheme
+from strategies.core.scheme import Number, Outline, Scheme
 from strategies.wire.replies import Gathered, Request
 from userdp.arrays.types import Vector
-from userdp.errors import BadInput
+from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.nodes.covered import check_covered
+from userdp.nodes.statistics import OCTAVES, median_length
 from userdp.problems import Box
 from userdp.sampling import Sampler
 from userdp.state import Stateful
+
+_CERTAIN = 4.0  # Deviations of the noise by which few users are told from many
+_OF_THE_CLIP = ("clip_norm", "noise_deviation", "l2_sensitivity")  # A plan's numbers in proportion to the clip
 
 _COUNT_SHARE = 20  # The paper's noise of the count: a twentieth of the cohort
 
 
 @dataclass
 class MovingClip(Stateful):
-    """The server's memory: the clip in force, and its optimiser."""
+    """The server's memory: the clip in force, 0 until it is found, and its optimiser."""
 
     remembered: ClassVar[tuple[str, ...]] = ("clip",)
     parts: ClassVar[tuple[str, ...]] = ("optimiser",)
@@ -51,6 +55,7 @@ class AdaptiveScheme(Scheme):
     sampler: Sampler
     computation: Computation  # of the users, in the first round
     gradient: Callable[[int, Vector], Vector]  # from a round and the released mean to the vector that is followed
+    multiplier: float  # z, of all that a round releases
     sum_multiplier: float  # z_u, of a round's sum
     count_mechanism: GaussianMechanism  # of the share of unclipped users
     count_noise: float  # deviation of the noise on their number
@@ -69,17 +74,53 @@ class AdaptiveScheme(Scheme):
         weight = self.sampler.sensitivity_factor * clip * self.sum_multiplier / self.count_noise
         return self.masked.sum(math.hypot(clip, weight / 2), weight)
 
+    @property
+    def found_by(self) -> GaussianMechanism:
+        """The mechanism of the shares of users in each octave; two octaves of a user are sqrt(2) apart."""
+        reach = math.sqrt(0.5) if self.sampler.relation == "replace_one" and not self.sampler.secret else 1.0
+        return self.sampler.mean_mechanism(reach, self.multiplier)
+
+    def _covered(self, asked: Computation, mechanism: GaussianMechanism) -> Computation:
+        """Return a computation whose noise the server adds, once the mechanism has enough."""
+        check_covered(asked, mechanism, self.sampler.expected_batch, self.price.guarantee.relation)
+        return asked
+
+    def _ask_octaves(self) -> Computation:
+        masked = None if self.masked is None else self.masked.sum(1.0)
+        asked = replace(
+            self.computation, name="update_octaves", clip_norm=1.0, statistic=None, masked=masked, lengths=False
+        )
+        return asked if masked is not None else self._covered(asked, self.found_by)
+
+    def _find(self, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
+        """Set the clip to the median length; the model stays, and is no part of an average."""
+        if gathered.lost:
+            return Step(x, x, {"lost": 1.0})
+        shares, deviation = gathered.values / self.sampler.expected_batch, gathered.noise / self.sampler.expected_batch
+        if self.masked is None:
+            shares, deviation = self.found_by.release(shares, noise(0)), self.found_by.standard_deviation
+        elif shares.sum() + _CERTAIN * deviation * math.sqrt(len(shares)) < 0.5:
+            raise RunFailed(
+                "most clients sent nothing of a finite length, by the noisy sum of all: their models are not finite, "
+                "or near zero against the model sent, as updates are; reply with the whole trained model, and lower "
+                "the clients' learning rate if training diverges"
+            )
+        low, high = self.bounds
+        memory.clip = min(max(median_length(shares), low), high)
+        return Step(x, x, {"noise_deviation": deviation, "clip_norm": memory.clip})
+
     def ask(self, index: int, memory: MovingClip) -> Request:
+        if not memory.clip:
+            return Request(self.sampler.cohort(index), self._ask_octaves())
         masked = self.masked_sum(memory.clip)
         asked = replace(self.computation, clip_norm=memory.clip, masked=masked, lengths=masked is None)
-        if masked is None:
-            check_covered(
-                asked, self.mechanism(memory.clip), self.sampler.expected_batch, self.price.guarantee.relation
-            )
+        asked = asked if masked is not None else self._covered(asked, self.mechanism(memory.clip))
         return Request(self.sampler.cohort(index), asked)
 
     def take(self, index: int, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
         clip = memory.clip
+        if not clip:
+            return self._find(x, gathered, memory, noise)
         if gathered.lost:
             return Step(*memory.optimiser.output(x, x), {"lost": 1.0, "clip_norm": clip})
         mechanism, means = self.mechanism(clip), gathered.values / self.sampler.expected_batch
@@ -124,6 +165,13 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     this is the noise ``z_u s C_t`` of the first sum and, over ``w_t``, the ``count_noise`` of the second. A round in
     which too many nodes fell silent releases nothing, and leaves the clip where it is.
 
+    With ``find_clip`` the first round, or the first that no silent node loses, moves no model: a user who trains sends
+    a one in the octave of its update's length, from 2^-20 to 2^20. Such rows are 1 long and at most sqrt(2) apart, so
+    one user moves their sum by sqrt(2), or by 1 if it is added or removed, and noise z times that makes the round a
+    Gaussian mechanism of the same multiplier. (Where cohorts are secret, noise is that for a move of s, and a row no
+    longer than ``1 / (s z)`` over it; a masked sum has that noise, too.) The first clip, a median of the noisy shares,
+    is post-processing, and so is the end of a run of masked sums whose shares say that most users sent nothing finite.
+
     *Assumptions.* Those of `dp_fed_sgd`.
     """
 
@@ -149,6 +197,8 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that what each user sends is clipped to in round one.")
     clip_low: float | None = Field(None, gt=0, description="Smallest clip; a thousandth of clip_norm if not given.")
     clip_high: float | None = Field(None, gt=0, description="Largest clip; a thousand clip_norm if not given.")
+    find_clip: bool = False
+    """The first round finds the clip, from 1e-6 to 1e6, for the price of a round; needs local steps or epochs."""
     quantile: float = Field(0.5, ge=0, le=1, description="Share of users that the clip should leave unclipped.")
     clip_rate: float = Field(0.2, gt=0, description="How fast the clip moves, in logarithms.")
     count_noise: float | None = Field(None, gt=0)
@@ -160,6 +210,8 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
 
     def found(self, found: Found) -> dict[str, float]:
         """See `PreparedOptions`; the clip is that of gradients."""
+        if self.find_clip:
+            return {}
         steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
         return {"clip_norm": found.clip(self.rounds), **steps}
 
@@ -167,13 +219,18 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         sampler, privacy, p = self.sampler(given), given.privacy, given.dimension
         if not self.trains:
             self.check_untrained()
-        low, high = self.clip_low or self.clip_norm / 1e3, self.clip_high or self.clip_norm * 1e3
-        if not low <= self.clip_norm <= high:
+        factor = 1e6 if self.find_clip else 1e3
+        low, high = self.clip_low or self.clip_norm / factor, self.clip_high or self.clip_norm * factor
+        if self.find_clip:
+            self._check_finding()
+        elif not low <= self.clip_norm <= high:
             raise BadInput(
                 f"strategy.clip_norm = {self.clip_norm:g} lies outside strategy.clip_low = {low:g} to "
                 f"strategy.clip_high = {high:g}: change one of them"
             )
-        masked = MaskedRounds.of(given, sampler, self.clip_norm, p + 1) if privacy.trust == "sum" else None
+        masked = (
+            MaskedRounds.of(given, sampler, self.clip_norm, max(p + 1, OCTAVES)) if privacy.trust == "sum" else None
+        )
         multiplier = sampler.calibrate(privacy.epsilon, privacy.delta) if masked is None else masked.multiplier
         louder = 1.0 if masked is None else masked.louder
         count_noise, count_multiplier = self._count_noise(sampler, multiplier)
@@ -195,12 +252,13 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         mean = NoisyMean(sampler, mechanism, multiplier * louder, price, numbers)
         made = AdaptiveScheme(
             price=price,
-            outline=self.outline_of(given, mean, asked, rate, noise=mean.noise(p)),
+            outline=self._outlined(self.outline_of(given, mean, asked, rate, noise=mean.noise(p))),
             domain=given.problem.domain,
             sampler=sampler,
-            new_memory=lambda: MovingClip(self.clip_norm, ServerOptimiser(self, rate, p)),
+            new_memory=lambda: MovingClip(0.0 if self.find_clip else self.clip_norm, ServerOptimiser(self, rate, p)),
             computation=asked,
             gradient=negative if self.trains else as_is,
+            multiplier=multiplier,
             sum_multiplier=sum_multiplier,
             count_mechanism=sampler.mean_mechanism(0.5, count_multiplier),
             count_noise=count_noise * louder,
@@ -211,6 +269,31 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         for clip in (low, high):  # the clip may not move to where there is no grid
             made.masked_sum(clip)
         return made
+
+    def _check_finding(self) -> None:
+        """Refuse (`BadInput`) a search for the clip of users who do not train, beside a clip, or without a round."""
+        if not self.trains:
+            raise BadInput(
+                "strategy.find_clip = true finds the clip of updates, and users here send gradients: give "
+                "strategy.local_steps or strategy.local_epochs, or leave it out"
+            )
+        if self.clip_norm != 1.0:
+            raise BadInput(
+                f"strategy.clip_norm = {self.clip_norm:g} is given, and strategy.find_clip = true finds one: leave one "
+                "of them out"
+            )
+        if self.rounds < 2:
+            raise BadInput(
+                "strategy.rounds = 1 with strategy.find_clip = true: the first round finds the clip and moves no "
+                "model; give at least 2"
+            )
+
+    def _outlined(self, outline: Outline) -> Outline:
+        """Return the outline as far as it holds for any clip, if that is to be found: noise and signal are in clips."""
+        if not self.find_clip:
+            return outline
+        numbers = {name: value for name, value in outline.numbers.items() if name not in _OF_THE_CLIP}
+        return replace(outline, numbers=numbers, path=None)
 
     def _count_noise(self, sampler: Sampler, multiplier: float) -> tuple[float, float]:
         """Return (deviation of the noise on the number of unclipped users, that over its sensitivity)."""

@@ -15,6 +15,8 @@ from userdp.noise import rounding_slack
 from userdp.problems.base import Problem
 from userdp.sampling import Sampler
 
+MOST_USERS = 10**9
+
 
 @dataclass(frozen=True)
 class PublicFacts:
@@ -44,6 +46,11 @@ class PublicFacts:
             wanted = Integral | None if name in ("max_samples", "samples") else Integral
             if not isinstance(value := getattr(self, name), wanted) or isinstance(value, bool):
                 raise BadInput(f"data.{name} = {value!r}: it is a number of people or samples; give a whole number")
+        if self.users > MOST_USERS:
+            raise BadInput(
+                f"data.users = {self.users}: a server keeps a place for each, and has room for {MOST_USERS:,} at most; "
+                "give the number of users who take part"
+            )
         if self.users < 1:
             raise BadInput(f"data.users = {self.users}: there must be at least one user")
         if self.min_samples < 1:

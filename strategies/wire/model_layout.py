@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from strategies.wire.untrusted import read_array, untrusted
 from userdp.arrays.types import Rows, Vector
 from userdp.errors import BadInput
+from userdp.nodes.statistics import octaves
 
 _NEAR_ZERO = 1 / 4  # Of the length of the model sent: so short a reply is an update, and no model
 
@@ -105,8 +106,9 @@ class ModelLayout:
     def update(self, reply: Message, sent: Vector, name: str) -> Rows:
         """Return (1, p): the model of a client's reply minus the one sent (p,), for the computation of that name.
 
-        Strategies of gradients get the negative update for one. It may hold numbers that are not finite, and does if
-        the reply is near zero against the model sent. Raises `BadInput` if the reply holds no such model.
+        Strategies of gradients get the negative update for one, and a search for a clip its `octaves` (1, OCTAVES). It
+        may hold numbers that are not finite, and does if the reply is near zero against the model sent.
+        Raises `BadInput` if the reply holds no such model.
         """
         with untrusted("it did not reply with a model"):
             records = list(reply.content.array_records.values())
@@ -117,6 +119,8 @@ class ModelLayout:
             update = model - sent
             if np.linalg.norm(model) < _NEAR_ZERO * np.linalg.norm(sent):
                 update[:] = np.nan
+        if name == "update_octaves":
+            return octaves(update[None])
         return (update if name == "local_update" else -update)[None]
 
     def record(self, x: Vector) -> ArrayRecord:

@@ -37,6 +37,7 @@ from strategies import (
     Auto,
     DPFedSGD,
     DropInAdaptiveClipping,
+    DropInAuto,
     DropInFedAvg,
     DropInRecentredClipping,
     PoissonSampleSGD,
@@ -307,7 +308,7 @@ def clients(kind):
 
 
 @pytest.mark.parametrize("trust", ["server", "sum"])
-@pytest.mark.parametrize("strategy", [DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping])
+@pytest.mark.parametrize("strategy", [DropInFedAvg, DropInAdaptiveClipping, DropInAuto, DropInRecentredClipping])
 def test_of_other_clients_nothing_is_shown_that_was_not_released(strategy, trust):
     given = {"users": CLIENTS, "epsilon": 4.0, "delta": 1e-3, "rounds": 3, "seed": 3, "trust": trust, "noise": "seeded"}
     given |= {"clip_norm": 1.0} if strategy is DropInFedAvg else {}

@@ -19,6 +19,7 @@ from userdp.errors import BadInput
 from userdp.kinds import Kinds
 from userdp.nodes import answers, columns, influence, moments, weighing
 from userdp.nodes.local_training import local_update
+from userdp.nodes.statistics import OCTAVES, octaves
 from userdp.problems.base import Problem
 from userdp.problems.shares import SharesProblem
 
@@ -129,6 +130,12 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         fixed_order=True,
     ),
     "local_update": RowFunction(local_update, fixed_order=True),
+    "update_octaves": RowFunction(
+        lambda problem, x, block, **training: octaves(local_update(problem, x, block, **training)),
+        lambda dimension, arrays: OCTAVES,
+        acute=True,
+        fixed_order=True,
+    ),
     "column_scales": RowFunction(moments.column_scales, _of_scaled_columns(lambda d: 2 * d), fixed_order=True),
     "moment_size": RowFunction(moments.moment_size, _one_number, fixed_order=True),
     "second_moments": RowFunction(

@@ -48,6 +48,30 @@ def unclipped(rows: Rows, clip_norm: float) -> NDArray[np.float64]:
     return np.where(largest <= clip_norm / np.maximum(norms, 1.0), 0.5, -0.5)
 
 
+_OCTAVES = range(-20, 21)  # Edges of the octaves of lengths, as powers of two: from a millionth to a million
+OCTAVES = len(_OCTAVES) + 1
+"""The entries of a row of `octaves`."""
+
+
+def octaves(rows: Rows) -> Rows:
+    """Return (U, OCTAVES): 1 in the octave that holds each row's l2 norm, else 0; NaN if the row is not finite."""
+    finite = np.isfinite(rows).all(axis=1, keepdims=True)
+    lengths = _log_lengths(np.where(finite, rows, 0.0), 1.0) / np.log(2)
+    return np.where(finite, np.eye(OCTAVES)[np.searchsorted(_OCTAVES, lengths, side="right")], np.nan)
+
+
+def median_length(shares: Rows) -> float:
+    """Return the median length of the users in the two octaves side by side with most of them, of 2^-20 to 2^20.
+
+    ``shares`` (OCTAVES,) are those of all users in each octave, with noise.
+    """
+    first = int(np.argmax(shares[1:-2] + shares[2:-1]))
+    lower, upper = np.maximum(shares[first + 1 : first + 3], 0.0)
+    larger, smaller = max(lower, upper), min(lower, upper)
+    aside = (larger - smaller) / (2 * larger) if larger > 0 else 0.0  # from the edge between the two
+    return float(2.0 ** (_OCTAVES[first + 1] + (aside if upper > lower else -aside)))
+
+
 STATISTICS: dict[str, Statistic] = {
     "log_distance": _clipped_log(-2.5, 1.0),
     "log_norm": _clipped_log(-5.0, 0.0),

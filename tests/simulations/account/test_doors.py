@@ -21,7 +21,7 @@ from simulations.engines.grids import LocalGrid
 from simulations.finding import facts
 from simulations.serving.announcing import Alarm
 from simulations.serving.keeper import Keeper
-from strategies import DPFedSGD, DropInAdaptiveClipping, DropInFedAvg, DropInRecentredClipping
+from strategies import DPFedSGD, DropInAdaptiveClipping, DropInAuto, DropInFedAvg, DropInRecentredClipping
 from strategies.core.public_facts import PublicFacts
 from strategies.drop_in import DropIn
 from userdp import Privacy
@@ -108,12 +108,12 @@ def served(folder):
 
 NOON = pd.Timestamp("2026-12-01 12:00", tz="UTC").to_pydatetime()
 
-DROP_INS = (DropInFedAvg, DropInAdaptiveClipping, DropInRecentredClipping)
+DROP_INS = (DropInFedAvg, DropInAdaptiveClipping, DropInAuto, DropInRecentredClipping)
 
 
 def dropped_in(kind, **more):
     options = {"deviation": 1.0} if "deviation" in kind.strategy.model_fields else {}
-    return kind(users=200, epsilon=EPSILON, delta=DELTA, rounds=2, clip_norm=1.0, **options | more)
+    return kind(users=200, epsilon=EPSILON, delta=DELTA, rounds=2, **options | more)
 
 
 def on_flower(folder):

@@ -29,6 +29,7 @@ ACUTE = [
     "score_shares",
     "user_shares",
     "user_ranks",
+    "update_octaves",
 ]
 
 

@@ -1,0 +1,178 @@
+"""The first round finds the clip: rows of octaves, lengths of any scale, silent nodes, and its cost in accuracy."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from helpers_flower import ClientGrid
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import AdaptiveClipping, DropInAuto, DropInFedAvg, PublicFacts, private_updates
+from userdp.accounting import Privacy
+from userdp.errors import BadInput, RunFailed
+from userdp.masking.sums import MaskedSum
+from userdp.nodes.statistics import OCTAVES, median_length, octaves
+from userdp.problems import Quadratic
+
+numbers = st.floats(-1e300, 1e300) | st.sampled_from([0.0, 5e-324, 2.0**-20, 2.0**20, math.inf, math.nan])
+
+
+@given(st.lists(st.lists(numbers, min_size=2, max_size=2), min_size=2, max_size=6))
+def test_rows_of_octaves_are_one_long_and_at_most_the_root_of_two_apart(rows):
+    told = octaves(np.array(rows))
+    finite = np.isfinite(rows).all(axis=1)
+    assert np.isnan(told[~finite]).all()
+    assert all(np.linalg.norm(row) == 1 for row in told[finite])
+    pairs = combinations(told[finite], 2)
+    assert all(np.linalg.norm(one - other) <= math.sqrt(2) for one, other in pairs)
+
+
+@pytest.mark.parametrize("length", [2.0**-20, 1e-3, 1.0, 1000.0, 0.99 * 2.0**20])
+def test_the_median_of_lengths_of_any_scale_is_found_within_an_octave(length):
+    spread = np.exp(0.5 * np.random.default_rng(0).normal(size=3001))
+    lengths = np.clip(length * spread / np.median(spread), 2.0**-20, 0.99 * 2.0**20)
+    found = median_length(octaves(lengths[:, None] * [[0.6, -0.8]]).mean(axis=0))
+    assert 0.5 < found / np.median(lengths) < 2
+    assert median_length(octaves(np.full((5, 1), length)).mean(axis=0)) / length == pytest.approx(1, rel=1)
+
+
+@pytest.mark.parametrize("shares", [np.zeros(OCTAVES), -np.ones(OCTAVES), np.full(OCTAVES, 0.1)])
+def test_a_length_is_found_in_noise_too(shares):
+    assert 2.0**-20 <= median_length(shares) <= 2.0**20
+
+
+def wishes(n=100, seed=0):
+    """Return (n, 3) the models that users would like."""
+    return np.random.default_rng(seed).normal([2.0, -1.0, 0.5], 1.0, (n, 3))
+
+
+def clients(wanted, scale=1.0, rate=0.3, mods=(), silent=lambda user, number: False):
+    """Clients who move a model measured in units of ``scale`` part of the way to where they want it."""
+    app = ClientApp()
+
+    @app.train(mods=list(mods))
+    def train(message, context):
+        user = context.node_config["partition-id"]
+        if silent(user, message.content["config"]["server-round"]):
+            raise ConnectionError
+        x = message.content["arrays"]["x"].numpy()
+        moved = x + rate * scale * (wanted[user] - x / scale)
+        return Message(RecordDict({"arrays": record(moved)}), reply_to=message)
+
+    return app
+
+
+def record(x):
+    return ArrayRecord({"x": Array(np.asarray(x))})
+
+
+def trained(kind, app, users, seed=0, **options):
+    given = {"epsilon": 4.0, "delta": 1e-4, "rounds": 10, "seed": seed} | options
+    with ClientGrid(app, users) as grid:
+        result = kind(users=users, **given).start(grid, record(np.zeros(3)), roster_timeout=5)
+    return result.arrays["x"].numpy(), [one.facts for one in result.rounds]
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_without_a_clip_to_choose_a_run_ends_near_the_best_model_whatever_the_scale(scale):
+    """It errs at most twice as much as the better of two clips near the users' lengths, but for a tenth of the way."""
+    wanted, best = wishes(), wishes().mean(axis=0)
+
+    def error(kind, **options):
+        ends = [trained(kind, clients(wanted, scale), len(wanted), seed, **options) for seed in range(2)]
+        return np.mean([np.linalg.norm(x / scale - best) for x, _ in ends])
+
+    found = error(DropInAuto)
+    fixed = [error(DropInFedAvg, clip_norm=scale * clip) for clip in (0.3, 1.0)]
+    assert found < 2 * min(fixed) + 0.1 * np.linalg.norm(best)
+    _, facts = trained(DropInAuto, clients(wanted, scale), len(wanted))
+    assert facts[0]["clip_norm"] / (0.3 * scale * np.median(np.linalg.norm(wanted, axis=1))) == pytest.approx(
+        1, abs=0.5
+    )
+
+
+def test_the_first_round_moves_no_model_and_costs_as_much_as_any_other():
+    _, facts = trained(DropInAuto, clients(wishes(40)), 40, rounds=2, epsilon=1.0)
+    assert "unclipped_share" not in facts[0]
+    assert "unclipped_share" in facts[1]
+    method = DropInAuto(users=40, epsilon=1.0, delta=1e-4, rounds=2, seed=0)
+    seen = []
+    with ClientGrid(clients(wishes(40)), 40) as grid:
+        first = {"evaluate_fn": lambda number, arrays: seen.append(arrays["x"].numpy())}
+        spent = [one.spent_epsilon for one in method.start(grid, record(np.zeros(3)), **first).rounds]
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert 0 < spent[0] < spent[1] == pytest.approx(1.0, rel=1e-3)
+    assert method.inner.memory.clip > 0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, *({"sampling": name, "cohort": 10} for name in ("poisson", "fixed_size", "cyclic"))], ids=str
+)
+def test_a_row_is_within_what_the_noise_of_the_search_is_made_for(options):
+    """Half of the sensitivity at most where cohorts are secret: a coin also decides whether a user is there at all."""
+    scheme = AdaptiveClipping(find_clip=True, local_steps=1, rounds=4, **options)
+    method = strategy_of_recipe(scheme)
+    asked = method.scheme.ask(0, method.scheme.new_memory()).computation
+    sampler, mechanism = method.scheme.sampler, method.scheme.found_by
+    moved = mechanism.l2_sensitivity * sampler.expected_batch
+    assert mechanism.standard_deviation == pytest.approx(mechanism.l2_sensitivity * method.scheme.multiplier)
+    assert method.scheme.multiplier == method.plan.numbers["noise_multiplier"]
+    assert moved >= asked.sensitivity(sampler.relation) * (1 - 1e-12)
+    if sampler.secret:
+        assert moved == pytest.approx(sampler.sensitivity_factor)
+
+
+def strategy_of_recipe(recipe):
+    return recipe.strategy(Quadratic(3, 9.0, 9.0), PublicFacts(40), Privacy(4.0, 1e-4), seed=0)
+
+
+def test_a_masked_sum_finds_the_clip_too_and_a_round_that_a_silent_node_loses_is_asked_again(monkeypatch):
+    monkeypatch.setattr(MaskedSum, "_share", lambda self, length, first_user: np.zeros(length, dtype=np.int64))
+    given = {"trust": "sum", "noise": "seeded", "rounds": 3, "max_missing": 0.5, "lost_nodes": 1}
+    app = clients(wishes(8), mods=[private_updates()], silent=lambda user, number: user < 2 and number == 1)
+    x, facts = trained(DropInAuto, app, 8, **given)
+    clip = facts[1]["clip_norm"]
+    assert facts[0] == {"lost": 1.0}
+    assert 0.5 < clip / (0.3 * np.median(np.linalg.norm(wishes(8)[2:], axis=1))) < 2
+    assert facts[2]["clip_norm"] == clip
+    assert np.any(x != 0)
+
+
+def test_a_masked_sum_of_nothing_finite_ends_the_run_before_a_model_moves():
+    wanted = np.full((160, 3), np.nan)
+    given = {"trust": "sum", "noise": "seeded", "epsilon": 10.0, "delta": 1e-3, "rounds": 2}
+    app = clients(wanted, mods=[private_updates()])
+    with pytest.raises(RunFailed, match="most clients sent nothing of a finite length, by the noisy sum"):
+        trained(DropInAuto, app, 160, **given)
+
+
+def test_a_plan_of_masked_sums_warns_before_it_spends_where_no_round_could_tell():
+    given = {"users": 200, "epsilon": 4.0, "delta": 1e-4, "trust": "sum"}
+    (warning,) = [one for one in DropInFedAvg(**given).plan.warnings if "not finite" in one]
+    assert warning in DropInFedAvg(**given).plan_for(record(np.zeros(5))).warnings
+    assert "use DropInAuto" in warning
+    assert not any("not finite" in one for one in DropInAuto(**given).plan.warnings)
+
+
+REFUSED = {
+    "a clip": ({"clip_norm": 0.5}, "strategy.clip_norm = 0.5 is given, and strategy.find_clip = true finds one"),
+    "one round": ({"rounds": 1}, "strategy.rounds = 1 with strategy.find_clip = true: .* give at least 2"),
+    "no training": ({"local_steps": None}, "users here send gradients: give strategy.local_steps"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_search_without_room_for_it_is_refused(options, said):
+    with pytest.raises(BadInput, match=said):
+        strategy_of_recipe(AdaptiveClipping(**{"find_clip": True, "local_steps": 1} | options))
+
+
+def test_a_plan_states_nothing_in_proportion_to_a_clip_that_is_not_known():
+    plan = DropInAuto(users=200, epsilon=4.0, delta=1e-4).plan_for(record(np.zeros(50)))
+    assert not {"clip_norm", "noise_deviation", "l2_sensitivity"} & plan.numbers.keys()
+    assert (plan.signal, plan.forecast) == (1.0, None)
+    assert 0 < plan.noise < 1
