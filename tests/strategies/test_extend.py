@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 from examples import changed
 from helpers import PATIENCE, forgive_ray
-from helpers_flower import run_on_flower
+from helpers_flower import RUN, run_on_flower
 
 from simulations.config.run_config import load_config
 from simulations.records.named_code import code_in
@@ -99,9 +99,8 @@ def test_ray_finds_their_classes_by_name_and_gives_the_same_model(folder):
 @pytest.mark.slow
 def test_flowers_engine_gives_the_same_model(folder):
     local = run(config_of(folder), directory=folder / "local", report=False)
-    patient = f"engine.roster_timeout={PATIENCE}"
-    asked = {"config": str(folder / "run.toml"), "overrides": patient, "output": str(folder / "flower")}
-    run_on_flower(folder / "home", ROOT, 4, asked)
+    asked = {"config": str(folder / "run.toml"), "roster_timeout": PATIENCE, "output": str(folder / "flower")}
+    run_on_flower(folder / "home", RUN, 4, asked)
     np.testing.assert_allclose(np.load(folder / "flower" / "model.npz")["x"], local.model, rtol=1e-9, atol=1e-12)
 
 
