@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
@@ -31,9 +32,10 @@ from helpers_flower import ClientGrid  # noqa: E402
 from userdp import read_table  # noqa: E402
 
 Settings = Mapping[str, str | int | float]
-NODES = {"userdp-quickstart": 2, "userdp-run": 8, "userdp-silos": 3, "userdp-torch": 100}
+NODES = {"userdp-query": 3, "userdp-quickstart": 2, "userdp-run": 8, "userdp-silos": 3, "userdp-torch": 100}
 """SuperNodes of the simulations behind the tables."""
 ROWS: dict[str, list[Settings]] = {
+    "userdp-query": [{}, {"epsilon": 0.2}, {"trust": "sum"}],
     "userdp-quickstart": [{}, {"epsilon": 0.05}, {"strategy": "auto"}, {"strategy": "auto", "epsilon": 0.2}],
     "userdp-run": [{}, {"epsilon": 0.2}, {"set.strategy.kind": "dp_fed_sgd", "set.strategy.rounds": 20}],
     "userdp-silos": [{}, {"epsilon": 0.05}],
@@ -45,7 +47,7 @@ ROWS: dict[str, list[Settings]] = {
     ],
 }
 """The changes to the app's run-config for each row of a table; the first row changes nothing."""
-MEASURES = {"userdp-run": "distance"}
+MEASURES = {"userdp-query": "error", "userdp-run": "distance"}
 """The measure of a table, where it is not an accuracy."""
 RUNS = 5
 _BEGIN, _END = "<!-- results: made by tests/apps/app_results.py -->\n", "<!-- end -->\n"
@@ -81,10 +83,22 @@ def distance(changes: Settings) -> float:
         return math.sqrt(2 * result["metrics"]["excess_risk"])
 
 
+def error_of_the_age(changes: Settings) -> float:
+    """The error of userdp-query's mean age, in years."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_here("userdp-query", NODES["userdp-query"], {**changes, "output": folder})
+        answers = pd.read_csv(Path(folder) / "answers.csv")
+    people = part("userdp-query", "task").draw_silo(defaults("userdp-query")["num-users"], 0, 1)[0]
+    estimate = answers.loc[answers["statistic"] == "mean", "estimate"].item()
+    return abs(estimate - people.groupby("person")["age"].mean().mean())
+
+
 def measured(app: str, changes: Settings, number: int = 1) -> float:
     """The measure of one run: for most apps the accuracy of its model, on data of nobody who took part."""
     if app == "userdp-run":
         return distance({**changes, "seed": number})
+    if app == "userdp-query":
+        return error_of_the_age(changes)
     task = part(app, "task")
     with tempfile.TemporaryDirectory() as folder:
         run_here(app, NODES[app], {**changes, "output": folder})

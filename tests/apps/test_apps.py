@@ -26,9 +26,10 @@ from simulations.runs.run import run
 from strategies import client_app
 from userdp.accounting import Guarantee
 from userdp.errors import BadInput, RunFailed
+from userdp.queries import table_query
 
 EVERY = pytest.mark.parametrize("app", APPS)
-TRAINING = pytest.mark.parametrize("app", [app for app in APPS if app != "userdp-run"])
+OWN = pytest.mark.parametrize("app", [app for app in APPS if app != "userdp-run"])
 """Apps with a problem, data and a strategy of their own."""
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern")  # of Flower's own
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
@@ -44,8 +45,8 @@ def files(app):
     return [path for path in found if not {"__pycache__", ".ruff_cache"} & set(path.parts)]
 
 
-def test_there_are_four_apps():
-    assert list(APPS) == ["userdp-quickstart", "userdp-run", "userdp-silos", "userdp-torch"]
+def test_there_are_five_apps():
+    assert list(APPS) == ["userdp-query", "userdp-quickstart", "userdp-run", "userdp-silos", "userdp-torch"]
 
 
 @EVERY
@@ -73,7 +74,7 @@ def test_metadata_are_those_that_the_hub_asks_for(app):
     assert normalize_and_validate_fab_format(metadata).flwr_version_min == "1.41"
     assert all(isinstance(value, str | int | float) for value in defaults(app).values())
     wanted = {"epsilon", "delta", "output", "roster_timeout"}
-    if app != "userdp-run":
+    if app not in ("userdp-query", "userdp-run"):
         wanted |= {"num-server-rounds", "clip-norm", "learning-rate", "num-users"}
     assert wanted <= flower["config"].keys()
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
@@ -116,7 +117,7 @@ def test_tables_of_results_are_those_of_runs(app):
 # In this process -----------------------------------------------------------------------------------------------------
 
 
-@TRAINING
+@OWN
 def test_an_app_prints_its_guarantee_and_writes_it(app, tmp_path, capsys):
     run_here(app, 2 if app != "userdp-torch" else 4, SMALL | FEWER.get(app, {}) | {"output": str(tmp_path)})
     guarantee = Guarantee.from_dict(json.loads((tmp_path / "guarantee.json").read_text()))
@@ -125,6 +126,40 @@ def test_an_app_prints_its_guarantee_and_writes_it(app, tmp_path, capsys):
     assert guarantee.epsilon == pytest.approx(defaults(app)["epsilon"], rel=1e-3)
     assert str(guarantee) in capsys.readouterr().out
     assert ("sees the noisy sum over all nodes" in guarantee.adversary) == (app == "userdp-silos")
+
+
+# userdp-query: statistics ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trust", ["server", "sum"])
+def test_answers_are_near_those_of_the_whole_table(tmp_path, capsys, trust):
+    """The noise of epsilon 50 on 600 people moves a mean by less than a hundredth of its range."""
+    changes = {"num-users": 600, "epsilon": 50.0, "delta": 1e-3, "trust": trust, "output": str(tmp_path)}
+    run_here("userdp-query", 3, changes)
+    people = part("userdp-query", "task").draw_silo(600, 0, 1)[0]
+    own = people.groupby("person").agg({"age": "mean", "wait": "mean", "ward": "first"})
+    found = pd.read_csv(tmp_path / "answers.csv").set_index(["statistic", "level"])["estimate"]
+    assert found["counts", "north"] == pytest.approx((own["ward"] == "north").sum(), abs=6)
+    assert found["mean"].item() == pytest.approx(own["age"].mean(), abs=0.8)
+    assert found["group_means", "south"] == pytest.approx(own.groupby("ward")["wait"].mean()["south"], abs=2.4)
+    assert ("quantiles" in found.index) == (trust == "server")
+    assert "counts ward north: " in capsys.readouterr().out
+    guarantee = Guarantee.from_dict(json.loads((tmp_path / "guarantee.json").read_text()))
+    assert ("sees the noisy sum over all nodes" in guarantee.adversary) == (trust == "sum")
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        ({"statistic": "average", "of": "age"}, "ask 1: statistic = 'average' is unknown; there are count, mean"),
+        ({"of": "age"}, "ask 1: statistic = None is unknown"),
+        ({"statistic": "mean", "of": "age", "bins": 3}, "ask 1: bins: "),
+        ({"statistic": "mean", "of": "ages"}, "of = 'ages': there is no such column"),
+    ],
+)
+def test_questions_that_cannot_be_meant_are_refused(one, told):
+    with pytest.raises(BadInput, match=re.escape(told)):
+        table_query([one], **part("userdp-query", "task").COLUMNS)
 
 
 # userdp-run: any configuration ----------------------------------------------------------------------------------------
@@ -193,7 +228,7 @@ def test_the_quickstart_trains_without_settings(capsys):
     assert "(20, 0.001)-differential privacy for replacing one whole user" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("app", ["userdp-quickstart", "userdp-silos"])
+@pytest.mark.parametrize("app", ["userdp-query", "userdp-quickstart", "userdp-silos"])
 def test_noise_has_no_seed(app):
     privacy = part(app, "server_app").make_strategy(defaults(app)).privacy
     assert privacy.noise == "secure"
@@ -211,20 +246,21 @@ def run_stored(app, configs, changes=None):
         part(app, "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))
 
 
-@TRAINING
+@OWN
 def test_demo_data_are_what_a_deployed_node_reads(app, tmp_path, capsys):
-    people = {"userdp-torch": (4,), "userdp-quickstart": (2, 40), "userdp-silos": (2, 40)}[app]
+    people = (4,) if app == "userdp-torch" else (2, 40)
     configs = part(app, "demo").write(tmp_path, *people)
     run_stored(app, configs, FEWER.get(app))
     assert "differential privacy for replacing one whole user" in capsys.readouterr().out
 
 
-def test_a_person_in_two_silos_is_refused(tmp_path):
-    configs = part("userdp-silos", "demo").write(tmp_path, 2, 40)
+@pytest.mark.parametrize("app", ["userdp-query", "userdp-silos"])
+def test_a_person_in_two_silos_is_refused(tmp_path, app):
+    configs = part(app, "demo").write(tmp_path, 2, 40)
     path = tmp_path / "silo-2.csv"
     path.write_text(path.read_text().replace("insured-000020", "insured-000003"))
     with pytest.raises(RunFailed, match="one person in two places has no guarantee"):
-        run_stored("userdp-silos", configs)
+        run_stored(app, configs)
 
 
 def test_numbers_that_two_silos_claim_are_refused(tmp_path):
@@ -257,7 +293,7 @@ def test_silos_must_say_who_their_people_are(tmp_path, monkeypatch):
             part("userdp-silos", "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))
 
 
-@TRAINING
+@OWN
 def test_the_readmes_node_configs_are_those_of_its_demo_data(app, tmp_path):
     page = (APPS[app] / "README.md").read_text(encoding="utf-8")
     ((folder, numbers),) = re.findall(r"^python -m userdp_\w+\.demo (\S+) ([\d ]+)$", page, re.MULTILINE)
