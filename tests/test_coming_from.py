@@ -93,7 +93,7 @@ def test_diffprivlib_finds_the_same_mean():
 
 @pytest.mark.slow
 def test_statsmodels_finds_the_same_slope():
-    """Of deviations 0.04 and, at epsilon 1, about 0.1."""
+    """The deviations of the slopes are 0.04 and, at epsilon 1, about 0.1."""
     before, after = blocks(PARTS["statsmodels"])
     declared = 'declared = {"user": "patient", "features": ["dose"], "ranges": {"dose": [0, 10]}}'
     ours = run(declared, after)
