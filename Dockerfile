@@ -52,5 +52,6 @@ COPY pyproject.toml LICENSE README.md ./
 COPY userdp userdp
 COPY strategies strategies
 COPY simulations simulations
+COPY apps/userdp-run apps/userdp-run
 USER userdp
 CMD ["python", "-m", "simulations.deployment"]

@@ -66,7 +66,12 @@ def pages() -> dict[str, str]:
         "README.md": put(_written("README.md"), {"result": user_level.section(), "strategies": strategies.table()}),
         "research/README.md": put(
             _written("research/README.md"),
-            {"promises": promises.section(), "neural": neural_speed.section(), **speed.sections()},
+            {
+                "promises": promises.section(),
+                "neural": neural_speed.section(),
+                "server steps": server_steps.section(),
+                **speed.sections(),
+            },
         ),
         "docs/audit.md": put(
             _written("docs/audit.md"), {"translation": audit.translation(), "measured": audit.measured()}
@@ -93,7 +98,7 @@ def pages() -> dict[str, str]:
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "docs/neural.md": put(
             _written("docs/neural.md"),
-            {"in short": neural.in_short(), "neural": neural.section(), "server steps": server_steps.section()},
+            {"in short": neural.in_short(), "neural": neural.section()},
         ),
         "docs/plan-and-predict.md": put(_written("docs/plan-and-predict.md"), {"plan": excerpts.plan()}),
         "docs/what-leaves.md": what_leaves.page(),

@@ -3,7 +3,7 @@
 All follow the same noisy means with Adam, the server's optimiser of simulations/configs/compare-neural.toml, and change
 what the server does with them; the strategy of each set is the one that its table shows as the best at small budgets.
 Every model of a run is kept until its end, so that averages over the last of them are measured on the same run. Adds a
-row for each to results/server_steps.csv: it may be stopped at any time, and goes on where it stood. docs/neural.md
+row for each to results/server_steps.csv: it may be stopped at any time, and goes on where it stood. research/README.md
 shows the table (docs/make.py).
 
     python research/server_steps.py                             all that the table does not have yet

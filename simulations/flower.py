@@ -1,11 +1,13 @@
-"""Shared parts of the Flower server and client apps: the configuration of a run, and the users of a node.
+"""The Flower app apps/userdp-run: ``userdp run`` on Flower's grid, and the users of a node.
 
-Flower's run-config names a configuration file (``config``) or has its text (``settings``), overrides separated by ";"
-(``overrides``), and an absolute folder for the results (``output``), because nothing but files comes back from a Flower
-run. In a deployment
-(``deployed``) every node has a silo's folder, named by its node-config (``silo``), and the server has none.
+Flower's run-config names a configuration file (``config``) or has its text (``settings``), changes keys of it
+(``epsilon``, ``set.strategy.rounds``; an empty text leaves the file's value), and names an absolute folder for the
+results (``output``), because nothing but files comes back from a Flower run. In a deployment (``deployed``) every node
+has a silo's folder, named by its node-config (``silo``), and the server has none.
 """
 
+import json
+import logging
 import tomllib
 from functools import lru_cache
 from pathlib import Path
@@ -14,11 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulations.config.places import make_absolute
-from simulations.config.run_config import RunConfig, load_config, parse_config
+from simulations.config.run_config import RunConfig, load_config, overridden, parse_config
 from simulations.engines.grids import populated, shards
+from simulations.records.checkpoints import in_use
 from simulations.records.named_code import code_in
-from simulations.records.run_directory import new_directory
+from simulations.records.run_directory import ended, new_directory, resumable
 from simulations.runs.build import build_problem, load_datasets
+from simulations.runs.folder import conclude
+from simulations.runs.run import run
 from simulations.runs.silos import silo_node
 from userdp.data.source import Datasets
 from userdp.errors import BadInput
@@ -27,13 +32,49 @@ from userdp.problems import Problem
 
 if TYPE_CHECKING:
     from flwr.app import Context
+    from flwr.serverapp import Grid
 
+__all__ = ["main", "node_of"]
+
+log = logging.getLogger("userdp")
 _Named = tuple[str, tuple[str, ...], str]  # the configuration's file, its overrides, and its text in place of a file
-_APP_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parent.parent
+_SHORT = {
+    "epsilon": "privacy.epsilon",
+    "delta": "privacy.delta",
+    "seed": "seed",
+    "roster_timeout": "engine.roster_timeout",
+}
+"""Keys of the run-config that need no ``set.``."""
+
+
+def main(grid: "Grid", context: "Context") -> None:
+    """Run the configuration and write its run directory; resume a run that was killed there. For a ``ServerApp``."""
+    if not log.handlers:
+        # Flower sends printed lines to `flwr log`; the root logger would repeat Flower's own lines.
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
+    config = run_configuration(context)
+    deployed = bool(context.run_config.get("deployed", False))
+    directory = output_directory(context, config)
+    if deployed and ended(directory) and resumable(directory) and not in_use(directory):
+        conclude(directory, config)  # it was killed before its report
+        return
+    if deployed and ended(directory):
+        raise BadInput(f"{directory} holds a run that has ended: it was submitted twice, and is not run again")
+    outcome = run(
+        config,
+        grid=grid,
+        directory=directory,
+        deployed=deployed,
+        checkpoint=deployed or config.output.checkpoint,
+        resume=resumable(directory),
+    )
+    log.info("results are in %s", outcome.directory)
 
 
 def run_configuration(context: "Context") -> RunConfig:
-    """Read the configuration of the run-config; relative paths start at the app's own folder."""
+    """Read the configuration of the run-config; relative paths start where userdp is installed."""
     return _configuration(_named(context))
 
 
@@ -58,33 +99,35 @@ def node_of(context: "Context") -> Node:
     return _node(_named(context), partition, partitions)
 
 
-def separated(overrides: str) -> tuple[str, ...]:
-    """Split overrides in one line, such as "privacy.epsilon=1; seed=3"."""
-    return tuple(part.strip() for part in overrides.split(";") if part.strip())
+def configuration_of(text: str, changes: tuple[str, ...] = ()) -> RunConfig:
+    """Read the text of a configuration, whose paths are relative to simulations/configs; `BadInput` as there.
 
-
-def configuration_of(text: str) -> RunConfig:
-    """Read the text of a configuration, whose paths are relative to the app's simulations/configs; `BadInput` as there.
-
-    Server and silos read it in their own copy of the app, so code that it names has to be part of the app: it is not
-    imported from elsewhere.
+    Server and silos read it each with the userdp that they have installed, so code that it names has to be part of
+    that: it is not imported from elsewhere.
     """
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"settings is not valid TOML: {error}") from None
-    make_absolute(raw, _APP_ROOT / "simulations" / "configs")
+    make_absolute(overridden(raw, changes), _ROOT / "simulations" / "configs")
     for field, place in code_in(raw).items():
         home = Path(place.rpartition(":")[0])
-        if home.suffix == ".py" and not home.resolve().is_relative_to(_APP_ROOT):
-            raise BadInput(f"{field} = {place!r}: the file is no part of the app; put it beside simulations/configs")
+        if home.suffix == ".py" and not home.resolve().is_relative_to(_ROOT):
+            raise BadInput(f"{field} = {place!r}: the file is no part of userdp; put it beside simulations/configs")
     return parse_config(raw)
 
 
 def _named(context: "Context") -> _Named:
-    file, text = str(context.run_config.get("config", "")), str(context.run_config.get("settings", ""))
-    path = _APP_ROOT / file  # an absolute path replaces the root
-    return str(path), separated(str(context.run_config.get("overrides", ""))), text
+    asked = context.run_config
+    path = _ROOT / str(asked.get("config", ""))  # an absolute path replaces the root
+    given = {_SHORT.get(key) or key.removeprefix("set."): value for key, value in asked.items() if _changes(key, value)}
+    written = (value if isinstance(value, str) else json.dumps(value) for value in given.values())
+    changes = tuple(f"{key}={value}" for key, value in zip(given, written, strict=True))
+    return str(path), changes, str(asked.get("settings", ""))
+
+
+def _changes(key: str, value: str | int | float | bytes) -> bool:
+    return value != "" and (key in _SHORT or key.startswith("set."))
 
 
 # Results are kept between messages: Flower loads the app anew for each message, but not its modules.
@@ -92,8 +135,8 @@ def _named(context: "Context") -> _Named:
 
 @lru_cache(maxsize=1)
 def _configuration(named: _Named) -> RunConfig:
-    path, overrides, text = named
-    return configuration_of(text) if text else load_config(path, overrides)
+    path, changes, text = named
+    return configuration_of(text, changes) if text else load_config(path, changes)
 
 
 @lru_cache(maxsize=1)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from strategies.localized.localized_clipping import LocalizedClipping
     from strategies.localized.localized_weighting import LocalizedWeighting
     from strategies.non_private import NonPrivate
+    from strategies.queries.statistics import Statistics
     from strategies.robust.robust_rounds import RobustRounds
     from strategies.robust.row_rounds import RowRounds
     from strategies.robust.tested_rounds import ROW_ADVERSARY, ROW_MEANINGS, RowOptions
@@ -124,6 +125,7 @@ __all__ = [
     "SmoothedTruncationGD",
     "SparseExponentialChoice",
     "SparseOptimisation",
+    "Statistics",
     "Step",
     "StoppedSGD",
     "StrategyOptions",

@@ -20,6 +20,7 @@ from helpers import PATIENCE
 from simulations.engines.grids import InMachineGrid, error_reply
 
 ROOT = Path(__file__).resolve().parent.parent
+RUN = ROOT / "apps" / "userdp-run"
 FLWR = Path(sys.executable).with_name("flwr")
 
 

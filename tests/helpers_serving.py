@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 from helpers_silos import Patient
 
-from simulations import server_app
+from simulations import flower
 from simulations.account.accounts import Accounts
 from simulations.flower import configuration_of
 from simulations.runs.build import build_problem
@@ -107,7 +107,7 @@ class Federation:
             with Patient([silo_node(config, problem, silo) for silo in silos]) as grid:
                 try:
                     with logging_of_this_process():
-                        server_app.main(grid, SimpleNamespace(run_config=run))
+                        flower.main(grid, SimpleNamespace(run_config=run))
                 except UserdpError as error:
                     run["status"] = f"finished:failed {error}"
                 else:

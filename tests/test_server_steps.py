@@ -1,4 +1,4 @@
-"""The steps that research/server_steps.py tries, and what docs/neural.md says of them."""
+"""The steps that research/server_steps.py tries, and what research/README.md says of them."""
 
 import math
 

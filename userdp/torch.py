@@ -157,7 +157,7 @@ class PrivateGradients:
         self._round += 1
         total = np.zeros(len(x)) if node is None else node.compute(x, cohort, self._asked).values[0]
         noise = self._streams.open(self._seed, index, 0, self._slack)
-        released = torch.as_tensor(self._mechanism.release(total / sampler.expected_batch, noise))
+        released = torch.as_tensor(self._mechanism.release(np.asarray(total) / sampler.expected_batch, noise))
         self._ledger.check_drawn(self._streams.drawn())
         own = dict(self._module.named_parameters())
         for name, gradient in self._original.parameters.named(released).items():

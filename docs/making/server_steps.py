@@ -1,4 +1,4 @@
-"""The server steps of docs/neural.md that were tried, from the measurements of research/server_steps.py."""
+"""The server steps of research/README.md that were tried, from the measurements of research/server_steps.py."""
 
 import textwrap
 from collections.abc import Iterator

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simulations.deployment import APP
 from userdp.errors import BadInput, UserdpError
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def gate(
 
 @app.command()
 def submit(
-    config: Annotated[str, typer.Option(help="Configuration, relative to the app's folder.")],
-    application: Annotated[Path, typer.Option("--app", help="The Flower app.")] = Path("/app"),
+    config: Config,
+    application: Annotated[Path, typer.Option("--app", help="The Flower app.")] = APP,
     superlink: str = "superlink:8000",
     results: Annotated[
         Path, typer.Option(help="Folder that the ServerApp writes; this process must see it too.")
@@ -106,18 +107,25 @@ def submit(
     insecure: Insecure = False,
 ) -> None:
     """Submit a run, show its log, wait for its end, copy its files; exit code 0 only if it succeeded."""
+    import tomli_w  # noqa: PLC0415
+
+    from simulations.config.run_config import read_toml  # noqa: PLC0415
     from simulations.deployment import submit as submitting  # noqa: PLC0415
 
     link = submitting.Link(superlink, None if insecure else keys)
-    run = {"config": config, "overrides": overrides}
-    raise typer.Exit(submitting.submit(link, application, run, results=results, output=output, resume=resume))
+    text = tomli_w.dumps(read_toml(config, separated(overrides)))
+    raise typer.Exit(submitting.submit(link, application, text, results=results, output=output, resume=resume))
 
 
 def _loaded(config: Path, overrides: str) -> "RunConfig":
     from simulations.config.run_config import load_config  # noqa: PLC0415
-    from simulations.flower import separated  # noqa: PLC0415
 
     return load_config(config, separated(overrides))
+
+
+def separated(overrides: str) -> tuple[str, ...]:
+    """Split overrides in one line, such as "privacy.epsilon=1; seed=3"."""
+    return tuple(part.strip() for part in overrides.split(";") if part.strip())
 
 
 def main() -> None:

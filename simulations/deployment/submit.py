@@ -74,25 +74,25 @@ _PATIENCE_SECONDS = 60.0
 _NEEDED = ("model.npz", "result.json", "guarantee.json", "report.html")
 
 
-def submit(link: Link, app: Path, run: dict[str, str], *, results: Path, output: Path, resume: str = "") -> int:
+def submit(link: Link, app: Path, settings: str, *, results: Path, output: Path, resume: str = "") -> int:
     """Submit a run of a Flower app, wait for its end and copy its files; return 0 only if it completed and left all.
 
-    ``run`` holds the ``config`` file in the app's folder, and ``overrides`` separated by ";". The ServerApp writes
-    ``results`` under this very path, a folder for each run; ``resume`` names one of these. BadInput if ``output``
-    cannot be written, or there is no run to resume; RunFailed if the SuperLink refuses it.
+    ``settings`` is the text of a configuration, which the silos get as it is. The ServerApp writes ``results`` under
+    this very path, a folder for each run; ``resume`` names one of these. BadInput if ``output`` cannot be written, or
+    there is no run to resume; RunFailed if the SuperLink refuses it.
     """
     if not os.access(output, os.W_OK):
         raise BadInput(f"{output} cannot be written by user {os.getuid()}; let this user write there")
     folder = results / (resume or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}")
     if resume and not resumable(folder):
         raise BadInput(f"--resume {resume}: {folder} holds no checkpoint; name the folder in the run's log")
-    return bring(folder, output, follow(link, start(link, app, run, folder)))
+    return bring(folder, output, follow(link, start(link, app, settings, folder)))
 
 
-def start(link: Link, app: Path, run: dict[str, str], folder: Path) -> str:
+def start(link: Link, app: Path, settings: str, folder: Path) -> str:
     """Submit a run that writes ``folder``, and return its number; `RunFailed` if the SuperLink refuses it."""
     path = link.home / "run-config.toml"
-    path.write_text(tomli_w.dumps(run | {"output": str(folder), "deployed": True}), encoding="utf-8")
+    path.write_text(tomli_w.dumps({"settings": settings, "output": str(folder), "deployed": True}), "utf-8")
     number = str(link.ask("run", str(app), "LINK", "--run-config", str(path))["run-id"])
     log.info("run %s is submitted; its files go to %s", number, folder)
     return number

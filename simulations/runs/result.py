@@ -87,7 +87,7 @@ class Result:
         reference = evaluation.reference(model, *start, outcome.constant)
         held_out = {} if strategy.testers is None else strategy.testers.report()
         more = evaluation.shown(model) | held_out
-        more |= with_level_names(self.prepared.config, strategy.scheme.report(model, strategy.memory))
+        more |= with_level_names(self.prepared.config, outcome.report)
         told = self._about(metrics, reference, more | code)
         reason = None if "answers" in told else evaluation.not_measured(model, metrics)
         if reason is not None:

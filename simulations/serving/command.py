@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from simulations.account.command import Address, accounts_of
+from simulations.deployment import APP
 from simulations.terminal import (
     File,
     Json,
@@ -58,7 +59,7 @@ def add(
 ) -> None:
     """Add a run: it is checked now, and charged when it begins.
 
-    The text of FILE is kept as it is now. Files that it names, such as modules, must be part of the app. Of repetitions
+    The text of FILE is kept as it is now. Files that it names, such as modules, must be part of userdp. Of repetitions
     that were missed while nobody served, one is made up for.
     """
     with working():
@@ -135,7 +136,7 @@ def start(
         Path, option("Folder of ca.crt; for a page beyond this machine also of server.crt and server.key.")
     ] = Path("/keys"),
     insecure: Annotated[bool, option("No TLS: only for a closed test bench.", "--insecure")] = False,
-    application: Annotated[Path, option("The Flower app.", "--app", metavar="FOLDER")] = Path("/app"),
+    application: Annotated[Path, option("The Flower app.", "--app", metavar="FOLDER")] = APP,
     results: Annotated[
         Path, option("Folder that runs write, under the same path for their own process.", metavar="FOLDER")
     ] = Path("/results"),

@@ -190,7 +190,7 @@ class Keeper:
             return
         silos = self._connected()
         try:
-            number = start(self.link, self.app, {"settings": run.configuration}, folder)
+            number = start(self.link, self.app, run.configuration, folder)
         except RunFailed as error:  # though the SuperLink has just answered
             self.queue.begun(run.number, "not submitted", silos)
             self._resume_or_give_up(replace(run, attempts=run.attempts + 1), folder, str(error))

@@ -337,6 +337,7 @@ class UserLevelStrategy(Strategy):
         if result.rounds:
             self.plan.check_spent(result.rounds[-1].spent_epsilon)
         self._evaluate_last(grid, timeout)
+        result.report = self.scheme.report(state.released, self.memory)
         return result
 
     def _evaluate_last(self, grid: Grid, timeout: float) -> None:

@@ -1,5 +1,6 @@
 """The result of a round, and that of a strategy: the released model, the guarantee, one record per round."""
 
+import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -89,6 +90,7 @@ class PrivateResult(Result):
         clipped_samples: samples that nodes had to clip into the declared bounds; exact, for the holder of the data
             alone.
         constant: (p,) the best constant model that was released; None where none was.
+        report: what else follows from the releases, by name, such as the coefficients of a model.
     """
 
     guarantee: Guarantee = field(default_factory=lambda: Guarantee.none("nothing was run"))
@@ -96,6 +98,12 @@ class PrivateResult(Result):
     initial_metrics: dict[str, float] = field(default_factory=dict)
     clipped_samples: int = 0
     constant: Vector | None = None
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> list[dict[str, Any]]:
+        """The answers of a query, one a number; see `userdp.queries.Answer`."""
+        return list(self.report.get("answers", []))
 
     def add(
         self,
@@ -139,12 +147,17 @@ class PrivateResult(Result):
         return metrics
 
     def save(self, folder: Path) -> None:
-        """Write the released model into ``model.npz``, each array by its name, and what is promised beside it."""
+        """Write what was released into ``model.npz``, each array by its name, the guarantee, and a query's answers."""
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(
             folder / "model.npz", allow_pickle=False, **{name: array.numpy() for name, array in self.arrays.items()}
         )
         (folder / "guarantee.json").write_text(json.dumps(self.guarantee.as_dict(), indent=2), encoding="utf-8")
+        if self.answers:
+            with (folder / "answers.csv").open("w", encoding="utf-8", newline="") as file:
+                rows = csv.DictWriter(file, list(self.answers[0]))
+                rows.writeheader()
+                rows.writerows(self.answers)
 
     @property
     def missing_users(self) -> int:

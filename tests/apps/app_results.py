@@ -1,10 +1,12 @@
 """The apps of the folder apps in this process, and the tables of results in their READMEs.
 
-    python tests/apps/app_results.py     runs each row of each table five times and writes the tables (minutes)
+    python tests/apps/app_results.py [APP]     runs each row of each table five times and writes the tables (minutes)
 
 Noise comes from the operating system, so that no two runs are equal: a table gives medians and ranges.
 """
 
+import json
+import math
 import re
 import statistics
 import sys
@@ -15,8 +17,10 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from flwr.app import Context, RecordDict
+from flwr.common.config import flatten_dict
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -28,10 +32,12 @@ from helpers_flower import ClientGrid  # noqa: E402
 from userdp import read_table  # noqa: E402
 
 Settings = Mapping[str, str | int | float]
-NODES = {"userdp-quickstart": 2, "userdp-silos": 3, "userdp-torch": 100}
+NODES = {"userdp-query": 3, "userdp-quickstart": 2, "userdp-run": 8, "userdp-silos": 3, "userdp-torch": 100}
 """SuperNodes of the simulations behind the tables."""
 ROWS: dict[str, list[Settings]] = {
+    "userdp-query": [{}, {"epsilon": 0.2}, {"trust": "sum"}],
     "userdp-quickstart": [{}, {"epsilon": 0.05}, {"strategy": "auto"}, {"strategy": "auto", "epsilon": 0.2}],
+    "userdp-run": [{}, {"epsilon": 0.2}, {"set.strategy.kind": "dp_fed_sgd", "set.strategy.rounds": 20}],
     "userdp-silos": [{}, {"epsilon": 0.05}],
     "userdp-torch": [
         {},
@@ -41,6 +47,8 @@ ROWS: dict[str, list[Settings]] = {
     ],
 }
 """The changes to the app's run-config for each row of a table; the first row changes nothing."""
+MEASURES = {"userdp-query": "error", "userdp-run": "distance"}
+"""The measure of a table, where it is not an accuracy."""
 RUNS = 5
 _BEGIN, _END = "<!-- results: made by tests/apps/app_results.py -->\n", "<!-- end -->\n"
 
@@ -50,6 +58,11 @@ def project(app: str) -> dict:
     return tomllib.loads((APPS[app] / "pyproject.toml").read_text(encoding="utf-8"))
 
 
+def defaults(app: str) -> dict[str, str | int | float]:
+    """The app's run-config, with dotted keys as Flower has them."""
+    return flatten_dict(project(app)["tool"]["flwr"]["app"]["config"])
+
+
 def part(app: str, module: str):
     """A module of the app, such as its task."""
     return import_module(f"{app.replace('-', '_')}.{module}")
@@ -57,13 +70,35 @@ def part(app: str, module: str):
 
 def run_here(app: str, nodes: int, changes: Settings) -> None:
     """Run the app's ServerApp with its ClientApps in this process."""
-    run_config = project(app)["tool"]["flwr"]["app"]["config"] | dict(changes)
+    run_config = defaults(app) | dict(changes)
     with ClientGrid(part(app, "client_app").app, nodes, run_config) as grid:
         part(app, "server_app").app(grid, Context(1, 0, {}, RecordDict(), run_config))
 
 
-def accuracy_of(app: str, changes: Settings) -> float:
-    """The accuracy of the model of one run, on data of nobody who took part."""
+def distance(changes: Settings) -> float:
+    """The distance between the mean of one run of userdp-run and the population's; its noise has a seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_here("userdp-run", NODES["userdp-run"], {**changes, "output": f"{folder}/run"})
+        result = json.loads((Path(folder) / "run" / "result.json").read_text(encoding="utf-8"))
+        return math.sqrt(2 * result["metrics"]["excess_risk"])
+
+
+def error_of_the_age(changes: Settings) -> float:
+    """The error of userdp-query's mean age, in years."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_here("userdp-query", NODES["userdp-query"], {**changes, "output": folder})
+        answers = pd.read_csv(Path(folder) / "answers.csv")
+    people = part("userdp-query", "task").draw_silo(defaults("userdp-query")["num-users"], 0, 1)[0]
+    estimate = answers.loc[answers["statistic"] == "mean", "estimate"].item()
+    return abs(estimate - people.groupby("person")["age"].mean().mean())
+
+
+def measured(app: str, changes: Settings, number: int = 1) -> float:
+    """The measure of one run: for most apps the accuracy of its model, on data of nobody who took part."""
+    if app == "userdp-run":
+        return distance({**changes, "seed": number})
+    if app == "userdp-query":
+        return error_of_the_age(changes)
     task = part(app, "task")
     with tempfile.TemporaryDirectory() as folder:
         run_here(app, NODES[app], {**changes, "output": folder})
@@ -94,9 +129,12 @@ def told(changes: Settings) -> str:
 
 def table_of(app: str) -> str:
     """The table of results, made by running the app."""
-    lines = [f"| run-config | accuracy, median of {RUNS} runs | lowest | highest |", "|---|---|---|---|"]
+    lines = [
+        f"| run-config | {MEASURES.get(app, 'accuracy')}, median of {RUNS} runs | lowest | highest |",
+        "|---|---|---|---|",
+    ]
     for changes in ROWS[app]:
-        found = [accuracy_of(app, changes) for _ in range(RUNS)]
+        found = [measured(app, changes, number) for number in range(1, RUNS + 1)]
         numbers = (statistics.median(found), min(found), max(found))
         lines.append(f"| {told(changes)} | " + " | ".join(f"{number:.3f}" for number in numbers) + " |")
     return "\n".join(lines)
@@ -109,10 +147,12 @@ def results_of(app: str) -> dict[str, tuple[float, float, float]]:
     return {changes: tuple(map(float, numbers)) for changes, *numbers in rows}
 
 
-def main() -> None:
-    """Write the tables of all READMEs."""
+def main(apps: list[str]) -> None:
+    """Write the tables of READMEs, of all if none is named."""
     torch.set_num_threads(1)
     for app, folder in APPS.items():
+        if apps and app not in apps:
+            continue
         page = folder / "README.md"
         before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
         _, end, after = rest.partition(_END)
@@ -120,4 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

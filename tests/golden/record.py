@@ -47,7 +47,7 @@ ROOT = HERE.parent.parent
 sys.path[:0] = [entry for entry in (str(ROOT), str(HERE.parent)) if entry not in sys.path]
 
 from examples import SHIPPED  # noqa: E402
-from helpers_flower import ClientGrid, run_on_flower  # noqa: E402
+from helpers_flower import RUN, ClientGrid, run_on_flower  # noqa: E402
 
 import strategies  # noqa: E402
 from simulations import load_config  # noqa: E402
@@ -137,8 +137,8 @@ def _run(case: Case, folder: Path) -> Values:
 
 
 def _flower(case: Case, folder: Path) -> Values:
-    settings = {"config": str(_config(case, folder)), "overrides": "", "output": str(folder / "run")}
-    run_on_flower(folder / "home", ROOT, case["flower"], settings)
+    settings = {"config": str(_config(case, folder)), "output": str(folder / "run")}
+    run_on_flower(folder / "home", RUN, case["flower"], settings)
     return _files(folder / "run")
 
 

@@ -12,7 +12,7 @@ import tomli_w
 import torch
 from examples import call
 from helpers import PATIENCE, forgive_ray
-from helpers_flower import run_on_flower
+from helpers_flower import RUN, run_on_flower
 from language_models import make_base
 
 from simulations import load_model
@@ -178,7 +178,7 @@ def test_engines_and_layouts_give_the_same_adapter(path, local, tmp_path, engine
 @pytest.mark.long
 @pytest.mark.slow
 def test_flowers_engine_gives_the_same_adapter(path, local, tmp_path):
-    there, overrides = tmp_path / "run", f"engine.roster_timeout={PATIENCE}"
-    run_on_flower(tmp_path / "home", ROOT, 4, {"config": str(path), "overrides": overrides, "output": str(there)})
+    there = tmp_path / "run"
+    run_on_flower(tmp_path / "home", RUN, 4, {"config": str(path), "roster_timeout": PATIENCE, "output": str(there)})
     assert json.loads((there / "result.json").read_text())["engine"] == "flower"
     agree(np.load(there / "model.npz")["x"], local.model)

@@ -28,8 +28,8 @@ from typer.testing import CliRunner
 
 import simulations.runs.run
 import userdp
-from simulations.client_app import app as client
 from simulations.deployment.__main__ import app as deployment
+from simulations.flower import node_of
 from simulations.runs.silos import FILE
 from strategies import client_app
 from strategies.core.mean_rounds import MeanRounds
@@ -232,7 +232,7 @@ def silo(path):
     folder.mkdir()
     (folder / FILE).write_bytes(path.read_bytes())
     run_config = {"settings": Path(write_toml(configured(path))).read_text(encoding="utf-8")}
-    with ClientGrid(client, 1, run_config, [{"silo": str(folder)}]) as grid:
+    with ClientGrid(client_app(node_of), 1, run_config, [{"silo": str(folder)}]) as grid:
         (reply,) = grid.send_and_receive([Message(roster_question(b"0" * 16, counts=True), 1, MessageType.QUERY)])
     SEEN.append(str(reply.error))
 

@@ -9,13 +9,15 @@ import pytest
 import tomli_w
 from examples import changed
 from helpers import PATIENCE, forgive_ray
-from helpers_flower import run_on_flower
+from helpers_flower import RUN, run_on_flower
 
 from simulations.config.run_config import load_config
 from simulations.records.named_code import code_in
 from simulations.records.observer import Observer
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
+from userdp.data import POPULATIONS, SyntheticFederation
+from userdp.data.synthetic.source import synthetic_settings
 from userdp.errors import BadInput, ContractBroken
 from userdp.kinds import Kinds
 from userdp.testing import check_loss, check_sampler, check_source, check_statistic
@@ -64,6 +66,29 @@ def test_each_example_keeps_to_its_contract(folder):
     check_source(class_of(folder, "diaries.py:Diaries"), path=str(folder / "people"), users=200, most=NIGHTS)
 
 
+def test_a_population_of_a_package_is_drawn_from_and_its_mean_found(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(POPULATIONS.installed, *re.search(r'`(even) = "(even:Even)"`', PAGE).groups())
+    made_up = {"users": 3000, "dimension": 2, "width": 1.0, "mean": [0.5, -0.25], "heterogeneity": 0.1}
+    check_source(
+        synthetic_settings("even"), kind="synthetic", population="even", samples_per_user=2, **(made_up | {"users": 40})
+    )
+    block = SyntheticFederation(POPULATIONS["even"](dimension=2, width=1.0, mean=0.0), 2000, 5).block(np.arange(2000))
+    assert np.abs(block.features).max() <= 0.5
+    # Of 20,000 uniform numbers of deviation 0.289: five standard errors of their mean, and of their deviation.
+    np.testing.assert_allclose(block.features.mean(axis=0), 0.0, atol=0.011)
+    np.testing.assert_allclose(block.features.std(axis=0), 12**-0.5, atol=0.007)
+    raw = changed(
+        problem={"kind": "quadratic", "bound": 2.0, "radius": 1.0},
+        data={"kind": "synthetic", "population": "even", "test_users": 100, **made_up},
+        strategy={"kind": "auto"},
+        privacy={"epsilon": 20.0, "delta": 1e-5},
+    )
+    (folder / "even.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
+    done = run(load_config(folder / "even.toml"), directory=folder / "even", report=False)
+    np.testing.assert_allclose(done.model, [0.5, -0.25], atol=0.05)
+
+
 def test_the_page_shows_each_call_of_a_check_as_it_is():
     for call in ("check_sampler(Shifts)", "check_loss(LogCoshSettings)", "check_statistic(ShareAbove, of="):
         assert f"`{call}" in PAGE
@@ -99,9 +124,8 @@ def test_ray_finds_their_classes_by_name_and_gives_the_same_model(folder):
 @pytest.mark.slow
 def test_flowers_engine_gives_the_same_model(folder):
     local = run(config_of(folder), directory=folder / "local", report=False)
-    patient = f"engine.roster_timeout={PATIENCE}"
-    asked = {"config": str(folder / "run.toml"), "overrides": patient, "output": str(folder / "flower")}
-    run_on_flower(folder / "home", ROOT, 4, asked)
+    asked = {"config": str(folder / "run.toml"), "roster_timeout": PATIENCE, "output": str(folder / "flower")}
+    run_on_flower(folder / "home", RUN, 4, asked)
     np.testing.assert_allclose(np.load(folder / "flower" / "model.npz")["x"], local.model, rtol=1e-9, atol=1e-12)
 
 

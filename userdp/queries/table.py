@@ -8,12 +8,13 @@ squares average. A factor
 ``1 - 2^-40`` covers the rounding of a row, so that the clip of a node never acts.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, PlainValidator, SerializeAsAny
+from pydantic import Field, PlainValidator, SerializeAsAny, ValidationError
 from scipy.sparse import hstack
 
 from userdp.accounting.guarantee import Relation
@@ -147,6 +148,37 @@ def _asked(one: Any) -> Statistic:
     if isinstance(one, Statistic):
         return one
     return STATISTICS[one["statistic"]].model_validate(one)
+
+
+def table_query(
+    ask: Sequence[Mapping[str, Any]],
+    *,
+    relation: Relation = "replace_one",
+    max_samples: int | None = None,
+    **declared: Any,
+) -> TableQuery:
+    """Return a query of tables that are at nodes, for a Flower app; all parties make it from the same declarations.
+
+    Args:
+        ask: the statistics, each with "statistic" and its keys, as in a query's file.
+        relation: neighbours differ by a replaced user, or by one who is added or removed.
+        max_samples: most samples of a user.
+        declared: column arguments of `userdp.data.read_table`.
+
+    Raises `BadInput`: a statistic or a key is unknown, or a value or a column does not suit.
+    """
+    from userdp.data.tables.columns import Columns  # noqa: PLC0415 -- loads PyArrow, which tables alone need
+
+    found = []
+    for number, one in enumerate(ask, start=1):
+        if (name := one.get("statistic")) not in STATISTICS:
+            raise BadInput(f"ask {number}: statistic = {name!r} is unknown; there are {', '.join(STATISTICS)}")
+        try:
+            found.append(_asked(one))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise BadInput(f"ask {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return TableQuery(found, relation, Columns(**declared).shape, max_samples)
 
 
 Asked = Annotated[SerializeAsAny[Statistic], PlainValidator(_asked)]

@@ -30,17 +30,17 @@ from hypothesis import strategies as st
 from own_model import beside
 from typer.testing import CliRunner
 
-from simulations import server_app
+from simulations import flower
 from simulations.config.run_config import load_config, parse_config
 from simulations.deployment import keys as keys_module
 from simulations.deployment import submit as submit_module
 from simulations.deployment import superlink
-from simulations.deployment.__main__ import app, main
+from simulations.deployment.__main__ import app, main, separated
 from simulations.deployment.gate import gate
 from simulations.deployment.keys import make_keys
 from simulations.deployment.submit import Link, bring, follow, submit
 from simulations.engines.grids import LocalGrid
-from simulations.flower import node_of, separated
+from simulations.flower import node_of
 from simulations.records.run_directory import CHECKPOINT
 from simulations.runs.build import build_problem, server_datasets
 from simulations.runs.run import run
@@ -294,7 +294,7 @@ def test_silos_of_the_demo_share_held_out_users_and_measure_privately_without_a_
 
 def test_a_node_config_with_a_silo_reads_that_silo(tmp_path):
     split(demo(), [tmp_path])
-    asked = {"config": str(DEMO), "overrides": "data.users=240; privacy.noise='seeded'"}
+    asked = {"config": str(DEMO), "set.data.users": 240, "set.privacy.noise": "seeded"}
     node = node_of(Context(1, 1, {"silo": str(tmp_path)}, RecordDict(), asked))
     assert len(node.users) == 240
     assert node.labels[7] == "synthetic-7"
@@ -494,7 +494,7 @@ SCRIPT = """
 import json, pathlib, tomllib
 if sys.argv[1] == 'run':
     settings = tomllib.loads(pathlib.Path(sys.argv[sys.argv.index('--run-config') + 1]).read_text())
-    assert settings['deployed'] is True and settings['overrides'] == 'seed=3'
+    assert settings['deployed'] is True and tomllib.loads(settings['settings'])['seed'] == 3
     folder = pathlib.Path(settings['output'])
     {submitted}
     print(json.dumps({{'success': True, 'run-id': 5}}))
@@ -509,13 +509,12 @@ def test_a_submission_runs_the_configuration_as_a_deployment(flwr, tmp_path):
     out.mkdir()
     leave(whole)
     flwr(SCRIPT.format(submitted=f"import shutil; shutil.copytree({str(whole)!r}, folder)", ending="completed"))
-    run = {"config": "demo.toml", "overrides": "seed=3"}
-    assert submit(Link("superlink:8000", None), tmp_path, run, results=results, output=out) == 0
-    arguments = ["submit", "--config", "demo.toml", "--overrides", "seed=3", "--app", str(tmp_path), "--insecure"]
+    assert submit(Link("superlink:8000", None), tmp_path, "seed = 3", results=results, output=out) == 0
+    arguments = ["submit", "--config", str(DEMO), "--overrides", "seed=3", "--app", str(tmp_path), "--insecure"]
     arguments += ["--results", str(results), "--output", str(out)]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     with pytest.raises(BadInput, match="cannot be written by user"):
-        submit(Link("superlink:8000", None), tmp_path, run, results=results, output=tmp_path / "nowhere")
+        submit(Link("superlink:8000", None), tmp_path, "seed = 3", results=results, output=tmp_path / "nowhere")
 
 
 def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
@@ -523,7 +522,7 @@ def test_a_submission_goes_on_with_a_run_that_stopped(flwr, tmp_path, capsys):
     out.mkdir()
     folder.mkdir(parents=True)
     flwr(SCRIPT.format(submitted=f"assert str(folder) == {str(folder)!r}", ending="failed"))
-    given = Link("superlink:8000", None), tmp_path, {"config": "demo.toml", "overrides": "seed=3"}
+    given = Link("superlink:8000", None), tmp_path, "seed = 3"
     places = {"results": tmp_path / "results", "output": out, "resume": "stopped"}
     with pytest.raises(BadInput, match="holds no checkpoint"):
         submit(*given, **places)
@@ -677,9 +676,9 @@ def test_errors_of_jobs_are_sentences_with_exit_codes(error, code, monkeypatch, 
 def test_a_deployed_run_is_always_kept(monkeypatch, tmp_path):
     """A round that was asked must be on disk, whatever the configuration says of checkpoints."""
     config, run = parse_config(changed(output={"checkpoint": False})), Mock(return_value=Mock(directory=tmp_path))
-    monkeypatch.setattr(server_app, "run", run)
-    monkeypatch.setattr(server_app, "run_configuration", lambda context: config)
-    monkeypatch.setattr(server_app, "output_directory", lambda context, config: tmp_path)
+    monkeypatch.setattr(flower, "run", run)
+    monkeypatch.setattr(flower, "run_configuration", lambda context: config)
+    monkeypatch.setattr(flower, "output_directory", lambda context, config: tmp_path)
     for deployed in (False, True):
-        server_app.main(None, SimpleNamespace(run_config={"deployed": deployed}))
+        flower.main(None, SimpleNamespace(run_config={"deployed": deployed}))
         assert (run.call_args.kwargs["deployed"], run.call_args.kwargs["checkpoint"]) == (deployed, deployed)

@@ -8,10 +8,10 @@ import pytest
 import tomli_w
 from examples import changed, write_table
 from helpers import PATIENCE, forgive_ray
-from helpers_flower import FlowerEngine, run_on_flower
+from helpers_flower import RUN, FlowerEngine, run_on_flower
 from own_model import beside
 
-from simulations.config.run_config import load_config
+from simulations.config.run_config import load_config, read_toml
 from simulations.runs.run import run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,9 +59,9 @@ def test_flower_engine_gives_the_model_and_metrics_of_the_local_engine(engine, t
     path.write_text(tomli_w.dumps(CONFIG))
     write_table(tmp_path / "people.csv", users=500)  # 400 of whom train
     there = tmp_path / "flower"
-    patient = "; ".join([*overrides, f"engine.roster_timeout={PATIENCE}"])
-    engine.run(ROOT, nodes, {"config": str(path), "overrides": patient, "output": str(there)})
-    here = run(load_config(path, (*overrides, "engine.users_per_node=50")), directory=tmp_path / "local")
+    path.write_text(tomli_w.dumps(read_toml(path, overrides)))
+    engine.run(RUN, nodes, {"config": str(path), "roster_timeout": PATIENCE, "output": str(there)})
+    here = run(load_config(path, ["engine.users_per_node=50"]), directory=tmp_path / "local")
     result = json.loads((there / "result.json").read_text())
     model = np.load(there / "model.npz")["x"]
     assert result["engine"] == "flower"
@@ -124,8 +124,9 @@ def test_ways_of_computing_give_the_same_model(path, local, tmp_path, execution)
 @pytest.mark.long
 @pytest.mark.slow
 def test_flowers_engine_gives_the_same_model(path, local, tmp_path):
-    there, overrides = tmp_path / "run", "; ".join([*SMALL, f"engine.roster_timeout={PATIENCE}"])
-    run_on_flower(tmp_path / "home", ROOT, 4, {"config": str(path), "overrides": overrides, "output": str(there)})
+    there, own = tmp_path / "run", path.with_name("small.toml")
+    own.write_text(tomli_w.dumps(read_toml(path, SMALL)))
+    run_on_flower(tmp_path / "home", RUN, 4, {"config": str(own), "roster_timeout": PATIENCE, "output": str(there)})
     result = json.loads((there / "result.json").read_text())
     assert result["engine"] == "flower"
     assert result["computed"] is None  # nodes of other processes measured for themselves

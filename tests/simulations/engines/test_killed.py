@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 from examples import changed
 from helpers import PATIENCE
-from helpers_flower import FlowerEngine
+from helpers_flower import RUN, FlowerEngine
 from helpers_killed import QUIET, left
 
 from simulations.records.run_directory import CHECKPOINT
@@ -97,14 +97,14 @@ def test_a_killed_flower_run_goes_on_to_the_bit(tmp_path, whole, seed):
         (tmp_path / home).mkdir()
     engine = FlowerEngine(tmp_path / "home")
     try:
-        engine.submit(ROOT, NODES, settings)
+        engine.submit(RUN, NODES, settings)
         deadline = time.monotonic() + PATIENCE
         while not (directory / CHECKPOINT).exists() and time.monotonic() < deadline:
             time.sleep(QUIET)
         time.sleep(draw.uniform(0, 3))
         engine.stop()
         engine = FlowerEngine(tmp_path / "home-2")
-        engine.run(ROOT, NODES, settings)
+        engine.run(RUN, NODES, settings)
     finally:
         engine.stop()
     assert without_engine(directory) == whole

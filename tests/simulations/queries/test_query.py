@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from examples import call, write_table
 from helpers import PATIENCE, forgive_ray
-from helpers_flower import ROOT, run_on_flower
+from helpers_flower import ROOT, RUN, run_on_flower
 
 from simulations import query
 from simulations.config.run_config import load_config, parse_config
@@ -140,9 +140,8 @@ def test_ray_gives_the_answers_of_the_local_engine_to_the_bit(raw, tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_flower_gives_the_answers_of_the_local_engine_to_the_bit(file, tmp_path):
-    patient = f"engine.roster_timeout={PATIENCE}"
-    asked = {"config": str(file), "overrides": patient, "output": str(tmp_path / "flower")}
-    run_on_flower(tmp_path / "home", ROOT, 8, asked)
+    asked = {"config": str(file), "roster_timeout": PATIENCE, "output": str(tmp_path / "flower")}
+    run_on_flower(tmp_path / "home", RUN, 8, asked)
     here = run(load_config(file, ["engine.users_per_node=15"]), directory=tmp_path / "local", report=False)
     np.testing.assert_array_equal(np.load(tmp_path / "flower" / "model.npz")["x"], here.model)
     result = json.loads((tmp_path / "flower" / "result.json").read_text())

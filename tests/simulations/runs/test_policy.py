@@ -18,7 +18,7 @@ from helpers import content_of
 from helpers_flower import ClientGrid
 from helpers_silos import Patient, altered_file
 
-from simulations import client_app, server_app
+from simulations import flower
 from simulations.account.accounts import Accounts
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid
@@ -26,6 +26,7 @@ from simulations.runs.build import build_problem, make_strategy, public_facts
 from simulations.runs.policy import POLICY, RUNS, PolicyDoor, claim_of, digest, read_policy
 from simulations.runs.run import run
 from simulations.runs.silos import FILE, prepare, silo_node
+from strategies import client_app
 from strategies.core.results import PrivateResult
 from strategies.wire.claims import Claim, Refused
 from strategies.wire.protocol import answer_message, roster_question
@@ -105,7 +106,7 @@ class Deployed(ClientGrid):
 
     def __init__(self, folders, settings, **more):
         asked = {"settings": tomli_w.dumps(settings), "deployed": True} | more
-        super().__init__(client_app.app, SILOS, asked, [{"silo": str(folder)} for folder in folders])
+        super().__init__(client_app(flower.node_of), SILOS, asked, [{"silo": str(folder)} for folder in folders])
         self.replies, self.folders, self.killed = [], folders, None
 
     def _deliver(self, messages, timeout):
@@ -173,7 +174,7 @@ def test_a_deployment_of_made_up_users_trains_on_nobody_and_charges_nobody(folde
     grid = Deployed(folders, STRANGERS[name])
     context = SimpleNamespace(run_config=grid._run_config | {"output": str(tmp_path / "run")})
     with pytest.raises(UserdpError):
-        server_app.main(grid, context)
+        flower.main(grid, context)
     nothing_left(folders, grid)
 
 
@@ -593,7 +594,7 @@ def test_a_node_of_a_deployment_has_a_silo(prepared):
     """A partition's node would read the table that the configuration names."""
     settings = tomli_w.dumps(raw(data={"path": str(prepared / "table.csv"), "users": 4}))
     for deployed, silent in ((True, True), (False, False)):
-        grid = ClientGrid(client_app.app, 1, {"settings": settings, "deployed": deployed})
+        grid = ClientGrid(client_app(flower.node_of), 1, {"settings": settings, "deployed": deployed})
         asked = Message(roster_question(b"s" * 16, counts=True), 1, MessageType.QUERY)
         (reply,) = grid.send_and_receive([asked])
         assert reply.has_error() == silent

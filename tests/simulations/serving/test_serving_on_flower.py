@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 from helpers import PATIENCE
-from helpers_flower import ROOT, FlowerDeployment, free_port
+from helpers_flower import RUN, FlowerDeployment, free_port
 from helpers_serving import queue_of, report_of, text
 
 from simulations.account.accounts import Accounts
@@ -55,7 +55,7 @@ def test_a_federation_is_kept_although_its_keeper_is_killed(accounts, tmp_path):
 def serving(deployment, results, *options):
     address = tomllib.loads((deployment.home / "config.toml").read_text())["superlink"]["deploy"]["address"]
     program = [sys.executable, "-c", "from simulations.cli import main; main()", "serve", "start", "--insecure"]
-    program += ["--superlink", address, "--app", str(ROOT), "--results", str(results), "--pause", "0.5", *options]
+    program += ["--superlink", address, "--app", str(RUN), "--results", str(results), "--pause", "0.5", *options]
     process = subprocess.Popen(program, env=deployment.environment, cwd=deployment.home)
     try:
         yield process

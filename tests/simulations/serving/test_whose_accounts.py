@@ -9,7 +9,7 @@ from examples import call, table_section
 from helpers_serving import SETTINGS, Federation, logging_of_this_process, queue_of
 from test_keeper import NOON, keeper_of, kept_to_the_end
 
-from simulations import server_app
+from simulations import flower
 from simulations.account.accounts import Accounts
 from simulations.engines.grids import InMachineGrid
 from simulations.flower import configuration_of
@@ -83,16 +83,16 @@ def test_the_keeper_begins_no_run_that_names_its_own_accounts(tmp_path, accounts
 
 
 @SOURCES
-@pytest.mark.parametrize("by", ["settings", "config", "overrides"])
+@pytest.mark.parametrize("by", ["settings", "config", "set"])
 def test_the_server_of_a_deployment_runs_nothing_that_names_its_own_accounts(tmp_path, accounts, own, source, by):
-    settings = source(tmp_path, **({} if by == "overrides" else {"accounts": own}))
+    settings = source(tmp_path, **({} if by == "set" else {"accounts": own}))
     (tmp_path / "run.toml").write_text(tomli_w.dumps(settings))
     asked = {"config": str(tmp_path / "run.toml")} if by != "settings" else {"settings": tomli_w.dumps(settings)}
-    if by == "overrides":
-        asked["overrides"] = f'seed=4; privacy.accounts="{own}"'
+    if by == "set":
+        asked |= {"seed": "4", "set.privacy.accounts": own}
     context = SimpleNamespace(run_config=asked | {"deployed": True, "output": str(tmp_path / "run")})
     with logging_of_this_process(), pytest.raises(BadInput, match=TOLD):
-        server_app.main(Silent(), context)
+        flower.main(Silent(), context)
     assert untouched(accounts, own)
 
 
@@ -128,5 +128,5 @@ def test_a_text_names_no_code_beside_the_app(tmp_path, monkeypatch, named, where
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     text = tomli_w.dumps(made_up(tmp_path) | named).replace("{file}", where.format(folder=tmp_path))
     assert tomllib.loads(text)
-    with pytest.raises(BadInput, match=r"evil.py:[A-Za-z]+': the file is no part of the app"):
+    with pytest.raises(BadInput, match=r"evil.py:[A-Za-z]+': the file is no part of userdp"):
         configuration_of(text)

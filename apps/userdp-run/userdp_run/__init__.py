@@ -1,0 +1,1 @@
+"""A Flower app: any configuration of userdp."""
