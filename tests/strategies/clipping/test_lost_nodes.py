@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, RecordDict
 from flwr.app import Message as FlowerMessage
 from helpers import (
     MARK,
@@ -295,6 +295,32 @@ def test_a_node_that_does_not_share_its_secrets_is_left_out():
     with Lossy(nodes_of(), lambda question, _, node: question == "sharing" and node == 3) as grid:
         surviving().start(grid, on_round=records.append)
     assert [record.missing_users for record in records] == [8, 8, 8]
+
+
+def test_a_node_that_fails_where_secrets_are_shared_is_left_out():
+    def change(question, index, node, reply):
+        if question != "sharing" or node != 3:
+            return reply
+        failed = FlowerMessage(Error(1, "OSError"), reply_to=FlowerMessage(RecordDict(), node + 1, "train"))
+        failed.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+        return failed
+
+    records = []
+    with Lossy(nodes_of(), change=change) as grid:
+        surviving().start(grid, on_round=records.append)
+    assert [record.missing_users for record in records] == [8, 8, 8]
+
+
+def test_answers_that_come_twice_count_once():
+    class Echoing(Lossy):
+        def send_and_receive(self, messages, *, timeout=None):
+            return [reply for reply in super().send_and_receive(messages, timeout=timeout) for _ in range(2)]
+
+    models = []
+    for kind in (Lossy, Echoing):
+        with kind(nodes_of(), each_in_turn) as grid:
+            models.append(final(surviving().start(grid)))
+    np.testing.assert_array_equal(*models)
 
 
 def test_too_few_nodes_to_take_masks_off_end_the_run():

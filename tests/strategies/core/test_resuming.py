@@ -367,6 +367,12 @@ def without(memory, key):
         (lambda kept: kept.values.update(round="2"), "is of round '2', and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(round=99), "is of round 99, and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(x={"list": [1.0]}), "model 'x' is no vector of 2 numbers"),
+        *(
+            (lambda kept, name=name, dtype=dtype: kept.add(name, np.zeros(2, dtype)), f"model '{name}' is no vector")
+            for name in ("x", "released", "initial")
+            for dtype in (np.float32, np.int64)
+        ),
+        (lambda kept: kept.add("released", np.zeros(3)), "model 'released' is no vector of 2 numbers"),
         (lambda kept: rewritten(kept, "memory", {"object": ["Popen", {}]}), "holds no 'own' that can be read"),
         (lambda kept: rewritten(kept, "memory", None), "keep different memory"),
         (lambda kept: rewritten(kept, "memory", {"list": [], "more": 1}), "holds no 'own' that can be read"),

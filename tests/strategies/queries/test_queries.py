@@ -147,6 +147,16 @@ def test_a_silent_node_ends_the_query():
         strategy.start(grid)
 
 
+def test_a_masked_sum_that_cannot_be_read_is_no_answer():
+    strategy = made(MEAN, privacy=Privacy(1.0, 1e-5, trust="sum"), max_missing=0.2)
+    parts = np.array_split(np.arange(USERS), 20)
+    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
+    nodes[1].compute = lambda *_: 1 / 0  # fewer users than may be missing
+    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="the sum cannot be read; ask again"):
+        strategy.start(grid)
+    assert not strategy.result.rounds
+
+
 def test_it_answers_nothing_but_queries():
     with pytest.raises(BadInput, match="ask by userdp query"):
         Statistics().strategy(Quadratic(2, 1.0, 1.0), PublicFacts(USERS), PRIVACY, seed=0)

@@ -23,8 +23,10 @@ from strategies.wire.protocol import (
     roster_content,
     roster_question,
 )
-from strategies.wire.questions import Reader, common_records, model_record, model_vector, train_content
+from strategies.wire.questions import Reader, common_records, model_record, model_vector, read_keys, train_content
+from strategies.wire.untrusted import read_exactly
 from userdp.errors import BadInput
+from userdp.masking.masks import KEY_BYTES
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
 from userdp.problems import Quadratic
@@ -161,6 +163,9 @@ MALFORMED = {
     "empty bytes": _with(values=Array(dtype="float64", shape=(2, 2), stype="numpy.ndarray", data=b"")),
     "damaged bytes": _with(values=Array(dtype="float64", shape=(2, 2), stype="numpy.ndarray", data=b"\x93NUMPY\x01")),
     "a pickle": _with(values=Array(dtype="O", shape=(1,), stype="numpy.ndarray", data=b"\x80\x04N.")),
+    "another kind of array, and numpy's bytes": _with(
+        values=Array(dtype="float64", shape=(2, 2), stype="other", data=Array(np.zeros((2, 2))).data)
+    ),
     "another kind of array": _with(values=Array(dtype="float64", shape=(2, 2), stype="other", data=b"x")),
     "words": _with(values=Array(np.array([["a", "b"], ["c", "d"]]))),
     "complex numbers": _with(values=Array(np.array([[1j, 0], [0, 0]]))),
@@ -189,6 +194,17 @@ def test_a_count_of_users_is_a_whole_number_of_those_who_were_asked(told):
         assert read_answer(message(right), ANSWER.users, Computation(), 2).non_finite == count
     with pytest.raises(BadInput, match="non_finite must be a whole number from 0 to 2"):
         read_answer(message(_with(facts=MetricRecord({"non_finite": told}))), ANSWER.users, Computation(), 2)
+
+
+def test_keys_and_shares_are_read_as_they_are_or_not_at_all():
+    """Wider numbers, as a node might send, would be longer keys; a cut one would be another."""
+    for dtype in (np.uint16, np.uint64):
+        with pytest.raises(BadInput, match="must be of type uint8"):
+            read_exactly(Array(np.zeros(KEY_BYTES, dtype=dtype)), "key", np.uint8, (KEY_BYTES,))
+    assert read_keys(bytes(2 * KEY_BYTES)) == (bytes(KEY_BYTES), bytes(KEY_BYTES))
+    for cut in (1, KEY_BYTES - 1, KEY_BYTES + 1):
+        with pytest.raises(BadInput, match=f"{KEY_BYTES} bytes each"):
+            read_keys(bytes(cut))
 
 
 def test_rows_that_lie_by_columns_or_narrow_are_read_without_harm():
