@@ -540,6 +540,15 @@ def test_the_log_and_the_guarantee_say_against_which_server_the_promise_holds(co
     assert "with more than 2 nodes that keep their secrets it may lie about that" in assumption
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_guarantee_names_the_coalition_wherever_it_says_who_tells_whom(lost):
+    for colluding in (0.0, 0.3):
+        promise = surviving(privacy=replace(PRIVACY, colluding=colluding, lost_nodes=lost)).plan.guarantee
+        told = [promise.adversary, *(one for one in promise.assumptions if "no more than one" in one)]
+        assert len(told) == 2 + lost
+        assert all(("0.3" in one) == (colluding > 0) for one in told)
+
+
 def test_a_single_share_of_the_noise_left_is_refused_in_a_round_that_too_few_nodes_hold():
     """Five nodes, and cohorts of three users who may live on two of them."""
     method = surviving(cohort=3, rounds=12)
