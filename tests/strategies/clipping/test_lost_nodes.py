@@ -311,10 +311,15 @@ def test_a_node_that_fails_where_secrets_are_shared_is_left_out():
     assert [record.missing_users for record in records] == [8, 8, 8]
 
 
-def test_answers_that_come_twice_count_once():
+def test_of_answers_that_come_twice_the_first_counts():
     class Echoing(Lossy):
         def send_and_receive(self, messages, *, timeout=None):
-            return [reply for reply in super().send_and_receive(messages, timeout=timeout) for _ in range(2)]
+            for reply in super().send_and_receive(messages, timeout=timeout):
+                yield reply
+                if "revealed" in reply.content:
+                    wrong = reply.content["revealed"]["shares"].numpy() ^ np.uint8(1)
+                    reply.content = RecordDict({"revealed": ArrayRecord({"shares": Array(wrong)})})
+                yield reply
 
     models = []
     for kind in (Lossy, Echoing):
@@ -540,10 +545,13 @@ def test_the_log_and_the_guarantee_say_against_which_server_the_promise_holds(co
     assert "with more than 2 nodes that keep their secrets it may lie about that" in assumption
 
 
+@KINDS
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_guarantee_names_the_coalition_wherever_it_says_who_tells_whom(lost):
+def test_the_plan_names_the_coalition_and_what_the_server_alone_learns(kind, lost):
     for colluding in (0.0, 0.3):
-        promise = surviving(privacy=replace(PRIVACY, colluding=colluding, lost_nodes=lost)).plan.guarantee
+        plan = surviving(kind, privacy=replace(PRIVACY, colluding=colluding, lost_nodes=lost)).plan
+        promise = plan.guarantee
+        assert f"on its own epsilon is at most {plan.numbers['server_epsilon']:.4g}" in promise.adversary
         told = [promise.adversary, *(one for one in promise.assumptions if "no more than one" in one)]
         assert len(told) == 2 + lost
         assert all(("0.3" in one) == (colluding > 0) for one in told)

@@ -53,6 +53,14 @@ def test_a_run_goes_on_to_the_bit_from_every_round(case):
         assert run.trained(evaluate_fn=measured, resumed=Resumed(kept)) == whole
 
 
+def test_a_prepared_run_goes_on_with_its_memory_and_its_ledger():
+    """Its own rounds begin once, whether the process ended before, at or after the end of the preparation."""
+    run, keeper = RUNS["prepared and compared"], Kept()
+    whole = run.trained(keeper=keeper)
+    for kept in keeper.kept:
+        assert run.trained(resumed=Resumed(kept)) == whole
+
+
 def test_a_constant_that_was_released_is_compared_with_after_a_resume():
     method, again = method_of("dp_fed_sgd"), method_of("dp_fed_sgd")
     constant = method.state.x + 0.25
@@ -229,8 +237,18 @@ def test_a_lost_round_of_correlated_noise_releases_no_row_with_earlier_rounds_da
     resumed, whole = resumed_after("dp_ftrl", 1, **options)
     drawn, gaussian = [], SecureNoise.gaussian
     monkeypatch.setattr(SecureNoise, "gaussian", lambda *given: drawn.append(1) or gaussian(*given))
-    again = trained(method_of("dp_ftrl", "secure", **options), resumed=resumed)
+    method, fed = method_of("dp_ftrl", "secure", **options), []
+    encoder = type(method.memory.mechanism._encoder)
+
+    def noted(encoder, row, add=encoder.add):
+        if encoder is method.memory.mechanism._encoder:
+            fed.append(row.copy())
+        return add(encoder, row)
+
+    monkeypatch.setattr(encoder, "add", noted)
+    again = trained(method, resumed=resumed)
     assert len(drawn) == 2  # rounds 3 and 4
+    assert [row.any() for row in fed] == [False, True, True]  # their rows are the third and the fourth
     assert again["ledger"] == whole["ledger"]
 
 

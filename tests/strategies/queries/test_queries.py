@@ -89,7 +89,9 @@ def test_the_noise_of_an_answer_is_the_stated_one():
     assert counts.std(axis=0).mean() == pytest.approx(stated, rel=0.06)
 
 
-@pytest.mark.parametrize("asked", [MEAN, [QUANTILES[0] | {"at": [0.5]}], [*SUMS, *QUANTILES]], ids=["sum", "rank", "all"])
+@pytest.mark.parametrize(
+    "asked", [MEAN, [QUANTILES[0] | {"at": [0.5]}], [*SUMS, *QUANTILES]], ids=["sum", "rank", "all"]
+)
 def test_where_users_may_come_and_go_nobody_is_assumed_to_know_who_takes_part(asked):
     for relation in ("replace_one", "add_or_remove"):
         told = made(asked, relation).plan.guarantee.assumptions

@@ -2,6 +2,7 @@
 
 import logging
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ from userdp.errors import BadInput
 from userdp.masking.masks import KEY_BYTES
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
+from userdp.nodes.partition import Partition
 from userdp.problems import Quadratic
+from userdp.sampling.coins import SampleCoins
 
 ANSWER = Answer(np.array([2, 5]), np.array([[0.1, np.pi], [1e300, -5e-324]]), 1)
 computations = st.builds(
@@ -86,6 +89,18 @@ def test_what_a_round_asks_beside_survives(asked):
     assert read == asked
     assert read.noise == asked.noise
     assert asked.centre is None or np.array_equal(read.centre, asked.centre)
+
+
+def test_a_node_draws_the_samples_and_adds_up_the_groups_that_it_is_asked_for():
+    coins = SampleCoins(0.25, 3, np.arange(9, dtype=np.uint64) << np.uint64(40))
+    asked = Computation("clipped_sample_sum", "sum", parameters={"sample_clip_norm": 1.0}, coins=coins)
+    _, read = Reader().request(message(content_of(np.zeros(2), np.array([2, 5]), asked)))
+    assert (read.coins.rate, read.coins.most, read.coins.keys.tolist()) == (0.25, 3, [2 << 40, 5 << 40])
+    groups = Partition(np.array([[0, 1, -1], [1, 2, 0]], dtype=np.int32), 3)
+    _, read = Reader().request(
+        message(content_of(np.zeros(2), np.arange(2), replace(asked, coins=None, partition=groups)))
+    )
+    assert (read.partition.count, read.partition.groups.tolist()) == (3, groups.groups.tolist())
 
 
 def test_a_reader_reads_shared_records_once_and_others_apart():
