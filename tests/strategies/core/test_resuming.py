@@ -24,7 +24,7 @@ from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.mechanisms.toeplitz_search import Buffers
 from userdp.noise import SecureNoise
 from userdp.snapshots import Snapshot
-from userdp.state import Stateful
+from userdp.state import Stateful, state_of
 
 USERS = resumable.USERS
 SECURE = [name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None]
@@ -229,6 +229,21 @@ def test_a_lost_round_is_charged_once_and_holds_nobody_s_data(name, monkeypatch)
         assert [record.spent_epsilon for record in result.rounds] == [float(one["spent"]) for one in whole["rounds"]]
         seen.append((lost.facts, lost.metrics))
     assert str(seen[0]) == str(seen[1])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sized"), [("poisson", "cohort"), ("fixed_size", "cohort"), ("allocation", "participations")]
+)
+def test_who_was_drawn_for_a_lost_round_stays_drawn(sampling, sized):
+    """Drawn anew, users would take part more often than they are charged."""
+    options = {"sampling": sampling, "rounds": 4, sized: 2}
+    resumed, _ = resumed_after("dp_fed_sgd", 1, **options)
+    method = method_of("dp_fed_sgd", "secure", **options)
+    method.state.resume(resumed, method.noise_of("own", 0))
+    drawn = str(resumed.asked.get("drawn"))
+    assert drawn == str(state_of(method.program.own.drawn)) != str(resumed.kept.get("own")["drawn"])
+    method.scheme.sampler.cohort(1)
+    assert str(state_of(method.program.own.drawn)) == drawn
 
 
 @pytest.mark.parametrize("kind", FACTORISATIONS)

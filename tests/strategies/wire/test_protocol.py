@@ -92,7 +92,7 @@ def test_what_a_round_asks_beside_survives(asked):
 
 
 def test_a_node_draws_the_samples_and_adds_up_the_groups_that_it_is_asked_for():
-    coins = SampleCoins(0.25, 3, np.arange(9, dtype=np.uint64) << np.uint64(40))
+    coins = SampleCoins(0.25, np.arange(9, dtype=np.uint64) << np.uint64(40), 3)
     asked = Computation("clipped_sample_sum", "sum", parameters={"sample_clip_norm": 1.0}, coins=coins)
     _, read = Reader().request(message(content_of(np.zeros(2), np.array([2, 5]), asked)))
     assert (read.coins.rate, read.coins.most, read.coins.keys.tolist()) == (0.25, 3, [2 << 40, 5 << 40])
