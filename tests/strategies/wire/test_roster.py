@@ -165,7 +165,7 @@ LIVES = {
     "killed after its answer": ([Life(A, 20), Life(B, 0, 40), Life(B, 12)], 60, (1, 3)),
     "fails once": ([Life(A, 0), Life(B, 0, answers=(-1, 1))], 60, (1, 2)),
     "slow": ([Life(A, 0), Life(B, 0, answers=(40,))], 60, (1, 2)),
-    "two, of which one leaves": ([Life(A, 0), Life(B, 0), Life(B, 0, 8)], 60, (1, 2)),
+    "one of two leaves": ([Life(A, 0), Life(B, 0), Life(B, 0, 8)], 60, (1, 2)),
     "two that stay": ([Life(A, 0), Life(B, 0), Life(B, 0)], 60, "node 3 claims a user that is claimed already"),
     "never comes": ([Life(A, 0)], 20, r"roster_timeout = 20 s \(1 nodes were registered\)"),
     "silent": ([Life(A, 0), Life(B, 0, answers=(None,))], 20, "roster_timeout = 20 s .*node 2 did not answer"),
