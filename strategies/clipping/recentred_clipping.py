@@ -140,10 +140,8 @@ class RecentredScheme(Scheme):
 
     def distance_mechanism(self, multiplier: float) -> GaussianMechanism:
         """Return the mechanism of the mean log distance."""
-        replaced = LOG_DISTANCE.high - LOG_DISTANCE.low
-        added = max(LOG_DISTANCE.high, -LOG_DISTANCE.low)
-        sensitivity = replaced if self.sampler.relation == "replace_one" else added
-        return GaussianMechanism(sensitivity / self.sampler.batch, multiplier / math.sqrt(_MEASURED))
+        moved = LOG_DISTANCE.sensitivity(self.sampler.relation)
+        return GaussianMechanism(moved / self.sampler.batch, multiplier / math.sqrt(_MEASURED))
 
     def ask(self, index: int, memory: Centre) -> Request:
         """See `Scheme`; an update is a negative gradient."""

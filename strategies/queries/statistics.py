@@ -240,11 +240,10 @@ def _choices_alone(given: Given, query: TableQuery) -> QueryRounds | None:
             mechanisms = [ExponentialMechanism(moved, part * share, flips=True) for part in parts]
             found += _three(k, quantile, (given.users, one.width(query.facts)), mechanisms)
     choices = tuple(found)
-    if privacy.delta > 0:
-        multiplier = AcuteBatches(given.users, given.users).calibrate(privacy.epsilon, privacy.delta)
-        others = _choices(given, query, multiplier)
-        if choices[0].mechanism.epsilon < others[0].mechanism.epsilon:
-            return None
+    multiplier = AcuteBatches(given.users, given.users).calibrate(privacy.epsilon, privacy.delta)
+    others = _choices(given, query, multiplier)
+    if choices[0].mechanism.epsilon < others[0].mechanism.epsilon:
+        return None
     cost = together(*(one.mechanism.cost for one in choices))
     rests_on = ("n and who takes part are public" if query.relation == "replace_one" else _SLOTS, *given.wire.clipping)
     promise = given.promise(privacy.epsilon, ACCOUNTANT, rests_on)

@@ -45,9 +45,11 @@ class Asking:
             content = self._question
             messages = [] if content is None else [Message(content, node, self._kind) for node in due]
             came = self._exchanged(messages, wait=last)
-            if came:
+            # One answer of each: whatever else comes answers nothing that is open.
+            numbered = ((reply.metadata.reply_to_message_id, reply) for reply in came)
+            answered = [(self._open.pop(number), reply) for number, reply in numbered if number in self._open]
+            if answered:
                 self._heard = time.monotonic()
-            answered = [(self._open.pop(reply.metadata.reply_to_message_id), reply) for reply in came]
             for node, _ in answered:
                 self.seen.pop(node, None)
             yield answered
@@ -71,7 +73,7 @@ class Asking:
                 self._due[node] = 0.0  # it left just now, or the SuperLink did not take the message
         if not wait:
             came = list(self._grid.pull_messages(list(self._open))) if self._open else []
-        return [reply for reply in came if reply.metadata.reply_to_message_id in self._open]
+        return came
 
     def again(self, node: int, why: str) -> None:
         """Ask that node again later, whose answer was of no use; ``why`` is for people."""

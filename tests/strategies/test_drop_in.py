@@ -644,6 +644,7 @@ WRONG = {
     "a flag for epsilon": ({"epsilon": True}, "privacy.epsilon = True is a bool"),
     "rounds in text": ({"rounds": "x"}, "strategy.rounds = 'x'"),
     "part of a node": ({"held_out": 2.5, "metrics": {"a": (0, 1)}}, "held_out = 2.5: it is a number of nodes"),
+    "a flag for nodes": ({"held_out": True, "metrics": {"a": (0, 1)}}, "held_out = True: it is a number of nodes"),
     "one pattern": ({"frozen": "0.*"}, r"frozen = '0\.\*': give patterns"),
     "numbered arrays": ({"nonnegative": (3,)}, r"nonnegative = \(3,\): give patterns"),
 }

@@ -153,6 +153,7 @@ def test_code_of_a_strangers_run_runs_only_when_trusted(folder):
         (TEXT.replace("paper=", "example={'round': 1}, paper="), "mine.py:SignDescent", r"with round, wh"),
         (re.sub(r"About\(\n(.*\n)*?    \)", "3", TEXT, count=1), "mine.py:SignDescent", r"make it an About"),
         (TEXT.replace("*Assumptions.*", "Assumed."), "mine.py:SignDescent", r"states no guarantee"),
+        (TEXT.replace("*Claim.*", "Claimed."), "mine.py:SignDescent", r"states no guarantee"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence(folder, text, place, told):

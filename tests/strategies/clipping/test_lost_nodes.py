@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, RecordDict
 from flwr.app import Message as FlowerMessage
 from helpers import (
     MARK,
@@ -297,6 +297,37 @@ def test_a_node_that_does_not_share_its_secrets_is_left_out():
     assert [record.missing_users for record in records] == [8, 8, 8]
 
 
+def test_a_node_that_fails_where_secrets_are_shared_is_left_out():
+    def change(question, index, node, reply):
+        if question != "sharing" or node != 3:
+            return reply
+        failed = FlowerMessage(Error(1, "OSError"), reply_to=FlowerMessage(RecordDict(), node + 1, "train"))
+        failed.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+        return failed
+
+    records = []
+    with Lossy(nodes_of(), change=change) as grid:
+        surviving().start(grid, on_round=records.append)
+    assert [record.missing_users for record in records] == [8, 8, 8]
+
+
+def test_of_answers_that_come_twice_the_first_counts():
+    class Echoing(Lossy):
+        def send_and_receive(self, messages, *, timeout=None):
+            for reply in super().send_and_receive(messages, timeout=timeout):
+                yield reply
+                if "revealed" in reply.content:
+                    wrong = reply.content["revealed"]["shares"].numpy() ^ np.uint8(1)
+                    reply.content = RecordDict({"revealed": ArrayRecord({"shares": Array(wrong)})})
+                yield reply
+
+    models = []
+    for kind in (Lossy, Echoing):
+        with kind(nodes_of(), each_in_turn) as grid:
+            models.append(final(surviving().start(grid)))
+    np.testing.assert_array_equal(*models)
+
+
 def test_too_few_nodes_to_take_masks_off_end_the_run():
     method = surviving(rounds=6, max_missing=0.9, privacy=replace(PRIVACY, lost_nodes=2))
     grid = Lossy(nodes_of(count=8), lambda question, index, node: question == "masked" and index == 1 and node < 3)
@@ -512,6 +543,18 @@ def test_the_log_and_the_guarantee_say_against_which_server_the_promise_holds(co
     assert ("rely on the server to tell all of them the same" in caplog.text) == told
     (assumption,) = [one for one in method.plan.guarantee.assumptions if "who fell silent" in one]
     assert "with more than 2 nodes that keep their secrets it may lie about that" in assumption
+
+
+@KINDS
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_plan_names_the_coalition_and_what_the_server_alone_learns(kind, lost):
+    for colluding in (0.0, 0.3):
+        plan = surviving(kind, privacy=replace(PRIVACY, colluding=colluding, lost_nodes=lost)).plan
+        promise = plan.guarantee
+        assert f"on its own epsilon is at most {plan.numbers['server_epsilon']:.4g}" in promise.adversary
+        told = [promise.adversary, *(one for one in promise.assumptions if "no more than one" in one)]
+        assert len(told) == 2 + lost
+        assert all(("0.3" in one) == (colluding > 0) for one in told)
 
 
 def test_a_single_share_of_the_noise_left_is_refused_in_a_round_that_too_few_nodes_hold():

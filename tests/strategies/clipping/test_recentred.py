@@ -37,6 +37,12 @@ def of_means(m, seed, users, dimension, *, unit=False, outliers=0.0):
 # --- Formal guarantee: sensitivities about a centre ----------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("relation", "moved"), [("replace_one", 3.5), ("add_or_remove", 2.5)])
+def test_the_number_of_a_user_moves_the_mean_by_what_its_noise_is_made_for(relation, moved):
+    scheme = make(RecentredClipping, Quadratic(2, 1.0, 2.0), 40, relation=relation).scheme
+    assert scheme.distance_mechanism(1.0).l2_sensitivity == pytest.approx(moved / 40)
+
+
 def test_one_local_step_of_all_samples_is_a_step_along_clipped_gradients():
     """Then ``x - T(x)`` is the gradient times the local rate, and so is all that is clipped and followed."""
     rate, centre, federation = 0.25, [0.5, -0.25], of_means(4, 1, 30, 2)

@@ -24,7 +24,7 @@ from userdp.mechanisms.toeplitz import FACTORISATIONS
 from userdp.mechanisms.toeplitz_search import Buffers
 from userdp.noise import SecureNoise
 from userdp.snapshots import Snapshot
-from userdp.state import Stateful
+from userdp.state import Stateful, state_of
 
 USERS = resumable.USERS
 SECURE = [name for name, kind in STRATEGIES.items() if kind.about.without_secure_noise is None]
@@ -51,6 +51,14 @@ def test_a_run_goes_on_to_the_bit_from_every_round(case):
     assert not keeper.asked  # what a seed draws is drawn again
     for kept in (keeper.kept[len(keeper.kept) // 2], keeper.kept[-1]):
         assert run.trained(evaluate_fn=measured, resumed=Resumed(kept)) == whole
+
+
+def test_a_prepared_run_goes_on_with_its_memory_and_its_ledger():
+    """Its own rounds begin once, whether the process ended before, at or after the end of the preparation."""
+    run, keeper = RUNS["prepared and compared"], Kept()
+    whole = run.trained(keeper=keeper)
+    for kept in keeper.kept:
+        assert run.trained(resumed=Resumed(kept)) == whole
 
 
 def test_a_constant_that_was_released_is_compared_with_after_a_resume():
@@ -223,14 +231,39 @@ def test_a_lost_round_is_charged_once_and_holds_nobody_s_data(name, monkeypatch)
     assert str(seen[0]) == str(seen[1])
 
 
+@pytest.mark.parametrize(
+    ("sampling", "sized"), [("poisson", "cohort"), ("fixed_size", "cohort"), ("allocation", "participations")]
+)
+def test_who_was_drawn_for_a_lost_round_stays_drawn(sampling, sized):
+    """Drawn anew, users would take part more often than they are charged."""
+    options = {"sampling": sampling, "rounds": 4, sized: 2}
+    resumed, _ = resumed_after("dp_fed_sgd", 1, **options)
+    method = method_of("dp_fed_sgd", "secure", **options)
+    method.state.resume(resumed, method.noise_of("own", 0))
+    drawn = str(resumed.asked.get("drawn"))
+    assert drawn == str(state_of(method.program.own.drawn)) != str(resumed.kept.get("own")["drawn"])
+    method.scheme.sampler.cohort(1)
+    assert str(state_of(method.program.own.drawn)) == drawn
+
+
 @pytest.mark.parametrize("kind", FACTORISATIONS)
 def test_a_lost_round_of_correlated_noise_releases_no_row_with_earlier_rounds_data_again(kind, monkeypatch):
     options = {"factorisation": kind, "rounds": 4}
     resumed, whole = resumed_after("dp_ftrl", 1, **options)
     drawn, gaussian = [], SecureNoise.gaussian
     monkeypatch.setattr(SecureNoise, "gaussian", lambda *given: drawn.append(1) or gaussian(*given))
-    again = trained(method_of("dp_ftrl", "secure", **options), resumed=resumed)
+    method, fed = method_of("dp_ftrl", "secure", **options), []
+    encoder = type(method.memory.mechanism._encoder)
+
+    def noted(encoder, row, add=encoder.add):
+        if encoder is method.memory.mechanism._encoder:
+            fed.append(row.copy())
+        return add(encoder, row)
+
+    monkeypatch.setattr(encoder, "add", noted)
+    again = trained(method, resumed=resumed)
     assert len(drawn) == 2  # rounds 3 and 4
+    assert [row.any() for row in fed] == [False, True, True]  # their rows are the third and the fourth
     assert again["ledger"] == whole["ledger"]
 
 
@@ -367,6 +400,12 @@ def without(memory, key):
         (lambda kept: kept.values.update(round="2"), "is of round '2', and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(round=99), "is of round 99, and the run plans 3: resume with the config"),
         (lambda kept: kept.values.update(x={"list": [1.0]}), "model 'x' is no vector of 2 numbers"),
+        *(
+            (lambda kept, name=name, dtype=dtype: kept.add(name, np.zeros(2, dtype)), f"model '{name}' is no vector")
+            for name in ("x", "released", "initial")
+            for dtype in (np.float32, np.int64)
+        ),
+        (lambda kept: kept.add("released", np.zeros(3)), "model 'released' is no vector of 2 numbers"),
         (lambda kept: rewritten(kept, "memory", {"object": ["Popen", {}]}), "holds no 'own' that can be read"),
         (lambda kept: rewritten(kept, "memory", None), "keep different memory"),
         (lambda kept: rewritten(kept, "memory", {"list": [], "more": 1}), "holds no 'own' that can be read"),

@@ -123,6 +123,13 @@ def test_a_strategy_without_a_proof_refuses_secure_noise_before_any_data_is_seen
         make_plan(config)
 
 
+@pytest.mark.parametrize("name", ALLOWED)
+def test_a_guarantee_rests_on_a_seed_where_noise_follows_from_one(name):
+    for noise, seeded in (("secure", False), ("seeded", True)):
+        told = " ".join(strategy(name, noise=noise).plan.guarantee.assumptions)
+        assert ("simulat" in told) == ("seeded" in told) == seeded
+
+
 def test_each_strategy_gets_the_slack_of_what_it_adds_up():
     assert noise_again(strategy("dp_fed_sgd"), 0) == SecureNoise(rounding_slack(USERS))
     assert noise_again(strategy("dp_ftrl", rounds=4), 1) == SecureNoise(rounding_slack(USERS, 2.0))

@@ -1,5 +1,7 @@
 """All strategies: options, public facts, the round loop, and the result of a run."""
 
+import contextlib
+import json
 import logging
 import math
 
@@ -13,6 +15,7 @@ from strategies import STRATEGIES, DPFedSGD, Plan, PublicFacts, model_record, mo
 from userdp.accounting import Guarantee, Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.problems import Quadratic
+from userdp.sampling.registry import SAMPLERS
 
 PROBLEM = Quadratic(2, 1.0, 2.0)
 FEDERATION = federation_of(np.full((400, 2), 0.5))
@@ -140,6 +143,29 @@ def test_pure_privacy_is_refused_by_strategies_that_cannot_promise_it(name):
     else:
         with pytest.raises(BadInput, match="cannot promise pure privacy"):
             method_of(name, PROBLEM, delta=0.0)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in STRATEGIES.items() if "relation" in kind.model_fields])
+def test_where_users_may_come_and_go_nobody_is_assumed_to_know_who_takes_part(name):
+    drawn, seen = [{}], []
+    if "sampling" in STRATEGIES[name].model_fields:
+        drawn += [{"sampling": one} for one in (*SAMPLERS, "amplified")]
+    for options in drawn:
+        with contextlib.suppress(BadInput):  # some cohorts are priced for one of the relations
+            promise = method_of(name, PROBLEM, relation="add_or_remove", **options).plan.guarantee
+            assert promise.relation == "add_or_remove"
+            assert not any(one.startswith(("n is public", "n and who")) for one in promise.assumptions)
+            seen.append(options)
+    assert seen
+
+
+def test_a_saved_result_is_the_model_with_its_promise(tmp_path):
+    result = run(method_of("dp_fed_sgd", PROBLEM), FEDERATION)
+    result.save(tmp_path / "a new" / "folder")
+    with np.load(tmp_path / "a new" / "folder" / "model.npz", allow_pickle=False) as saved:
+        np.testing.assert_array_equal(saved["x"], final(result))
+    promised = json.loads((tmp_path / "a new" / "folder" / "guarantee.json").read_text(encoding="utf-8"))
+    assert promised == json.loads(json.dumps(result.guarantee.as_dict()))
 
 
 @pytest.mark.parametrize("sampling", ["disjoint", "poisson", "fixed_size"])

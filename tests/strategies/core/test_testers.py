@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from scipy import stats
 from simulations.engines.grids import LocalGrid
 from strategies import AdaptiveClipping, DPFedSGD, LocalDP, PoissonSampleSGD
 from strategies.core import testers as held_out
-from strategies.core.held_out import beside
+from strategies.core.held_out import ReportedMetrics, beside
 from strategies.core.run_state import Resumed
 from userdp.accounting import Cost, Privacy
 from userdp.accounting.costs import calibrate_noise, epsilon_of
@@ -26,6 +27,9 @@ from userdp.noise import rounding_slack
 from userdp.problems import Logistic, Quadratic, Squared
 
 TRAIN, HELD_OUT = 60, 40
+
+
+REPORTS = partial(ReportedMetrics, ranges={"loss": (0.0, 4.0), "error": (-1.0, 1.0)})
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +113,9 @@ def test_noise_is_made_for_what_a_user_moves_under_the_strategys_relation():
         assert testers.deviation("course") == pytest.approx(
             factor * 0.5 * testers._multiplier / math.sqrt(0.25 / 6) / HELD_OUT
         )
+        reported = REPORTS(testers.given, HELD_OUT, relation, 6, testers.roster, 0.2)
+        row = reported.request("reports", np.zeros(3), constant=False).computation
+        assert reported._mechanism.l2_sensitivity == row.sensitivity(relation)
 
 
 @settings(max_examples=40)
@@ -416,3 +423,19 @@ def test_what_cannot_be_promised_is_refused():
         DPFedSGD(rounds=6).strategy(
             Logistic(2, 2.0, 5.0), evaluated().public, Privacy(1.0, 1e-3, trust="sum"), seed=0, held_out=HELD_OUT
         )
+
+
+@pytest.mark.parametrize("kind", [held_out.Testers, REPORTS], ids=["answers", "reports"])
+@pytest.mark.parametrize(
+    ("users", "changes", "told"),
+    [(2, {}, ""), (1, {}, "two"), (2, {"delta": 0.0}, "Gaussian noise"), (2, {"trust": "sum"}, "server")],
+)
+def test_two_at_least_are_held_out_by_a_trusted_server_that_adds_gaussian_noise(kind, users, changes, told):
+    testers = evaluated().testers
+    given = replace(testers.given, privacy=replace(testers.given.privacy, **changes))
+    who = given, users, "replace_one", 6, testers.roster, 0.2
+    if not told:
+        assert kind(*who).users == users
+        return
+    with pytest.raises(BadInput, match=told):
+        kind(*who)

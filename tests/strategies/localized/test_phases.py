@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import LocalizedClipping, LocalizedRobustSGD
 from strategies.localized import phases
 from strategies.localized.phases import check_phase
+from strategies.wire.replies import Gathered
 from userdp.errors import RunFailed
 from userdp.problems import Bernoulli, Linear, Logistic, Quadratic, Squared
 
@@ -119,3 +120,19 @@ def test_models_inside_a_phase_are_used_but_not_released_and_each_user_takes_par
     assert len(np.unique(cohorts)) == len(cohorts) == method.plan.rounds * method.plan.cohort
     assert method.program.own.ledger.most_participations == 1
     assert 0.99 * 4.0 < method.plan.guarantee.epsilon <= 4.0
+
+
+@pytest.mark.parametrize("lost", range(STEPS))
+def test_a_tested_phase_in_which_a_round_was_lost_asks_nobody_again_and_releases_nothing(lost):
+    """The killed process may have failed the test there, or released the phase: once is what is paid for."""
+    method = make(LocalizedRobustSGD, Quadratic(2, 5.0, 1.0), 500, 1e5, 1e-3, phases=2, **ROBUST)
+    scheme, memory, x = method.scheme, method.memory, np.zeros(2)
+    steps, answers = scheme.phases[0].steps, Gathered(np.zeros((ROBUST["batch"], 2)), 0, 0)
+    assert steps > STEPS
+    for index in range(lost):
+        assert taken(method, index, x, answers).released is None
+    step = taken(method, lost, x, replace(answers, skipped=True))
+    assert step.released is None
+    assert step.goes_back
+    asked = [scheme.ask(index, memory) is not None for index in range(lost + 1, steps + 1)]
+    assert asked == [False] * (steps - lost - 1) + [True]

@@ -89,6 +89,16 @@ def test_the_noise_of_an_answer_is_the_stated_one():
     assert counts.std(axis=0).mean() == pytest.approx(stated, rel=0.06)
 
 
+@pytest.mark.parametrize(
+    "asked", [MEAN, [QUANTILES[0] | {"at": [0.5]}], [*SUMS, *QUANTILES]], ids=["sum", "rank", "all"]
+)
+def test_where_users_may_come_and_go_nobody_is_assumed_to_know_who_takes_part(asked):
+    for relation in ("replace_one", "add_or_remove"):
+        told = made(asked, relation).plan.guarantee.assumptions
+        assert ("n and who takes part are public" in told) == (relation == "replace_one")
+        assert any(one.startswith("the number of places") for one in told) == (relation == "add_or_remove")
+
+
 def test_a_query_of_one_quantile_has_all_of_epsilon():
     alone = made([QUANTILES[0] | {"at": [0.5]}]).scheme
     middle, *ends = (choice.mechanism for choice in alone.choices)
@@ -145,6 +155,16 @@ def test_a_silent_node_ends_the_query():
     nodes[1].compute = lambda *_: 1 / 0
     with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="too many users of a cohort did not answer"):
         strategy.start(grid)
+
+
+def test_a_masked_sum_that_cannot_be_read_is_no_answer():
+    strategy = made(MEAN, privacy=Privacy(1.0, 1e-5, trust="sum"), max_missing=0.2)
+    parts = np.array_split(np.arange(USERS), 20)
+    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
+    nodes[1].compute = lambda *_: 1 / 0  # fewer users than may be missing
+    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="the sum cannot be read; ask again"):
+        strategy.start(grid)
+    assert not strategy.result.rounds
 
 
 def test_it_answers_nothing_but_queries():

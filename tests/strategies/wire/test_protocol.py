@@ -2,6 +2,7 @@
 
 import logging
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,11 +24,15 @@ from strategies.wire.protocol import (
     roster_content,
     roster_question,
 )
-from strategies.wire.questions import Reader, common_records, model_record, model_vector, train_content
+from strategies.wire.questions import Reader, common_records, model_record, model_vector, read_keys, train_content
+from strategies.wire.untrusted import read_exactly
 from userdp.errors import BadInput
+from userdp.masking.masks import KEY_BYTES
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.node import Answer, Node
+from userdp.nodes.partition import Partition
 from userdp.problems import Quadratic
+from userdp.sampling.coins import SampleCoins
 
 ANSWER = Answer(np.array([2, 5]), np.array([[0.1, np.pi], [1e300, -5e-324]]), 1)
 computations = st.builds(
@@ -84,6 +89,18 @@ def test_what_a_round_asks_beside_survives(asked):
     assert read == asked
     assert read.noise == asked.noise
     assert asked.centre is None or np.array_equal(read.centre, asked.centre)
+
+
+def test_a_node_draws_the_samples_and_adds_up_the_groups_that_it_is_asked_for():
+    coins = SampleCoins(0.25, np.arange(9, dtype=np.uint64) << np.uint64(40), 3)
+    asked = Computation("clipped_sample_sum", "sum", parameters={"sample_clip_norm": 1.0}, coins=coins)
+    _, read = Reader().request(message(content_of(np.zeros(2), np.array([2, 5]), asked)))
+    assert (read.coins.rate, read.coins.most, read.coins.keys.tolist()) == (0.25, 3, [2 << 40, 5 << 40])
+    groups = Partition(np.array([[0, 1, -1], [1, 2, 0]], dtype=np.int32), 3)
+    _, read = Reader().request(
+        message(content_of(np.zeros(2), np.arange(2), replace(asked, coins=None, partition=groups)))
+    )
+    assert (read.partition.count, read.partition.groups.tolist()) == (3, groups.groups.tolist())
 
 
 def test_a_reader_reads_shared_records_once_and_others_apart():
@@ -161,6 +178,9 @@ MALFORMED = {
     "empty bytes": _with(values=Array(dtype="float64", shape=(2, 2), stype="numpy.ndarray", data=b"")),
     "damaged bytes": _with(values=Array(dtype="float64", shape=(2, 2), stype="numpy.ndarray", data=b"\x93NUMPY\x01")),
     "a pickle": _with(values=Array(dtype="O", shape=(1,), stype="numpy.ndarray", data=b"\x80\x04N.")),
+    "another kind of array, and numpy's bytes": _with(
+        values=Array(dtype="float64", shape=(2, 2), stype="other", data=Array(np.zeros((2, 2))).data)
+    ),
     "another kind of array": _with(values=Array(dtype="float64", shape=(2, 2), stype="other", data=b"x")),
     "words": _with(values=Array(np.array([["a", "b"], ["c", "d"]]))),
     "complex numbers": _with(values=Array(np.array([[1j, 0], [0, 0]]))),
@@ -189,6 +209,17 @@ def test_a_count_of_users_is_a_whole_number_of_those_who_were_asked(told):
         assert read_answer(message(right), ANSWER.users, Computation(), 2).non_finite == count
     with pytest.raises(BadInput, match="non_finite must be a whole number from 0 to 2"):
         read_answer(message(_with(facts=MetricRecord({"non_finite": told}))), ANSWER.users, Computation(), 2)
+
+
+def test_keys_and_shares_are_read_as_they_are_or_not_at_all():
+    """Wider numbers, as a node might send, would be longer keys; a cut one would be another."""
+    for dtype in (np.uint16, np.uint64):
+        with pytest.raises(BadInput, match="must be of type uint8"):
+            read_exactly(Array(np.zeros(KEY_BYTES, dtype=dtype)), "key", np.uint8, (KEY_BYTES,))
+    assert read_keys(bytes(2 * KEY_BYTES)) == (bytes(KEY_BYTES), bytes(KEY_BYTES))
+    for cut in (1, KEY_BYTES - 1, KEY_BYTES + 1):
+        with pytest.raises(BadInput, match=f"{KEY_BYTES} bytes each"):
+            read_keys(bytes(cut))
 
 
 def test_rows_that_lie_by_columns_or_narrow_are_read_without_harm():

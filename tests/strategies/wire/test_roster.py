@@ -165,6 +165,7 @@ LIVES = {
     "killed after its answer": ([Life(A, 20), Life(B, 0, 40), Life(B, 12)], 60, (1, 3)),
     "fails once": ([Life(A, 0), Life(B, 0, answers=(-1, 1))], 60, (1, 2)),
     "slow": ([Life(A, 0), Life(B, 0, answers=(40,))], 60, (1, 2)),
+    "one of two leaves": ([Life(A, 0), Life(B, 0), Life(B, 0, 8)], 60, (1, 2)),
     "two that stay": ([Life(A, 0), Life(B, 0), Life(B, 0)], 60, "node 3 claims a user that is claimed already"),
     "never comes": ([Life(A, 0)], 20, r"roster_timeout = 20 s \(1 nodes were registered\)"),
     "silent": ([Life(A, 0), Life(B, 0, answers=(None,))], 20, "roster_timeout = 20 s .*node 2 did not answer"),
@@ -235,6 +236,50 @@ def test_whatever_nodes_do_no_person_is_in_two_of_them(data):
     assert roster.clipped_samples == sum(1 for _ in roster._nodes)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_silo_without_users_changes_nothing(place, named):
+    """It need not say who its users are where others do, nor may its saying so bind others."""
+    roster, nobody = Roster(2), np.empty(0, dtype=np.int64)
+    people = [identities([name], roster._salt) if named else None for name in "ab"]
+    silos = [roster_content(np.array([user]), 10, digests) for user, digests in enumerate(people)]
+    empty = roster_content(nobody, 0, None if named else np.empty((0, 16), dtype=np.uint8))
+    roster.gather(ScriptedGrid([*silos[:place], empty, *silos[place:]]), timeout=1)
+    assert roster.absent == 0
+    assert [part.tolist() for _, part in roster.assign(np.arange(2))] == [[0], [1]]
+
+
+class EchoingGrid(ScriptedGrid):
+    """Hands over each reply twice, the second time with other users, and replies to messages of somebody else."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        sent, others = list(messages), []
+        for node, message in enumerate(sent, 1):
+            other = Message(RecordDict(), node, "query")
+            other.metadata.__dict__["_message_id"] = f"of another run, {node}"
+            others += [Message(holds(5), reply_to=message), Message(holds(4), reply_to=other)]
+        return [*super().send_and_receive(sent, timeout=timeout), *others]
+
+
+def test_the_first_answer_to_a_question_counts_and_answers_to_others_do_not():
+    roster = Roster(6, max_missing=0.5)
+    roster.gather(EchoingGrid([holds(0, 1), holds(2, 3)]), timeout=0)
+    assert {node: part.tolist() for node, part in roster.assign(np.arange(6))} == {1: [0, 1], 2: [2, 3]}
+    assert roster._enter(2, Message(holds(4), reply_to=Message(RecordDict(), 2, "query"))) == ""
+    assert (roster.absent, roster.clipped_samples) == (2, 40)
+
+
+@pytest.mark.usefixtures("flower_identity")
+def test_a_node_that_left_may_come_back_with_its_key_and_no_other_node_has_it():
+    roster, reply = Roster(2), Message(RecordDict(), 1, "query")
+    roster.counts, roster.keys = False, True
+    one, two = (roster_content(np.array([user]), None, None, bytes(32)) for user in (0, 1))
+    assert roster._enter(1, Message(one, reply_to=reply)) == ""
+    assert roster._enter(2, Message(two, reply_to=reply)) == "its key is that of another node"
+    roster._free(1)
+    assert roster._enter(1, Message(one, reply_to=reply)) == ""
+
+
 def test_users_that_never_come_are_asked_of_nobody(caplog):
     roster = Roster(5)
     with caplog.at_level(logging.WARNING, logger="userdp"):
@@ -279,6 +324,7 @@ def test_a_node_that_claims_very_many_users_takes_no_memory():
 BROKEN = {
     "another kind of record": RecordDict({"roster": ConfigRecord({"users": [0]}), "facts": MetricRecord()}),
     "nothing": RecordDict(),
+    "more records": RecordDict({**holds(2), "more": MetricRecord()}),
     "no users": RecordDict({"roster": ArrayRecord(), "facts": MetricRecord({"clipped_samples": 0})}),
     "no facts": RecordDict({"roster": ArrayRecord({"users": Array(np.array([0]))})}),
     "no count": RecordDict({"roster": ArrayRecord({"users": Array(np.array([0]))}), "facts": MetricRecord()}),
