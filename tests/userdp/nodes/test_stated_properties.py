@@ -69,3 +69,10 @@ def test_noise_is_compared_with_what_a_user_moves_in_the_norm_of_its_mechanism(r
         check_covered(asked, kind(moved / 10, 1.0), 10, relation, number=number)
         with pytest.raises(RunFailed, match="its noise is made for"):
             check_covered(asked, kind(0.99 * moved / 10, 1.0), 10, relation, number=number)
+
+
+@pytest.mark.parametrize("kind", [GaussianMechanism, LaplaceMechanism])
+@pytest.mark.parametrize("number", [False, True])
+def test_what_no_clip_bounds_has_no_noise_that_covers_it(kind, number):
+    with pytest.raises(RunFailed, match=r"by any length, and its noise is made for 1e\+06: clip"):
+        check_covered(Computation("user_gradient", "sum"), kind(1e6, 1.0), 10, "replace_one", number=number)
