@@ -9,7 +9,7 @@ import pytest
 from userdp.data import Block, ColumnarFederation, Datasets, DataSettings, Shape
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.source import synthetic_settings
-from userdp.errors import ContractBroken
+from userdp.errors import BadInput, ContractBroken
 from userdp.testing import check_source
 
 
@@ -210,3 +210,12 @@ def test_a_source_that_keeps_to_the_contract_passes(kind):
 def test_a_source_that_breaks_the_contract_is_noticed(kind, told):
     with pytest.raises(ContractBroken, match=f"{kind.__name__} .*{told}"):
         check_source(kind)
+
+
+def test_a_source_that_always_holds_people_out_does_not_let_all_of_them_train():
+    class HoldsOut(Right):
+        declared_held_out: ClassVar[int] = 3
+
+    assert Right(kind="right").everybody() == Right(kind="right")
+    with pytest.raises(BadInput, match="always holds users out; set privacy.evaluate = false"):
+        HoldsOut(kind="right").everybody()

@@ -104,7 +104,9 @@ class NeverKnown(Histogram):
 class OftenUnknown(Histogram):
     def answers(self, sums, users, facts):
         found = super().answers(sums, users, facts)
-        return [replace(one, estimate=math.nan, low=math.nan, high=math.nan) if sums.deviation else one for one in found]
+        return [
+            replace(one, estimate=math.nan, low=math.nan, high=math.nan) if sums.deviation else one for one in found
+        ]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from userdp.sampling import (
     Wanted,
 )
 from userdp.sampling.base import RoundLedger
-from userdp.sampling.contract import check_secret_draws
+from userdp.sampling.contract import DELTA, RELATIONS, check_secret_draws, least_delta
 from userdp.sampling.registry import SAMPLERS, sampler_of
 from userdp.testing import check_sampler
 
@@ -280,6 +280,16 @@ def test_a_sampler_whose_draws_break_the_contract_is_noticed(kind, told):
 def test_a_sampler_that_breaks_the_contract_is_noticed(kind, told, few_seeds):
     with pytest.raises(ContractBroken, match=f"{kind.__name__} .*({told})"):
         check_sampler(kind)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_attack_takes_less_than_is_priced_and_not_much_less(relation):
+    sampler = replace(PoissonBatches(40, 0.2, 1, 0), relation=relation)
+    taken = np.random.default_rng(1).random((2000, 1, 40)) < 0.2
+    for epsilon in (0.5, 4.0):
+        noise = sampler.calibrate(epsilon, DELTA)
+        assert 0.6 * DELTA < least_delta(sampler, taken, noise, epsilon) < 0.98 * DELTA
+        assert least_delta(sampler, taken, 0.8 * noise, epsilon) > DELTA
 
 
 class OpenSecret(PoissonBatches):
