@@ -398,7 +398,6 @@ def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
         (lambda: zcdp_to_epsilon(-0.1, 1e-6), "rho = -0.1"),
         (lambda: zcdp_to_epsilon(math.nan, 1e-6), "rho = nan"),
         (lambda: zcdp_to_epsilon(0.1, 0.0), "delta = 0.0"),
-        (lambda: epsilon_of(Cost(1.0), -1, 1e-6), "participations = -1"),
         (lambda: rho_for(0.0, 1e-6), "epsilon = 0.0"),
         (lambda: rho_for(1.0, 2.0), "delta = 2.0"),
         (lambda: rho_for(1.5, 1e-6, "paper"), "use the form 'tight'"),

@@ -50,9 +50,9 @@ def test_what_an_observer_of_the_cohorts_sees_is_compared_where_the_price_is_tha
     priced, seen = Cost(noise_multiplier=9.0), Cost(noise_multiplier=4.0)
     ledger = Ledger(5, priced, 1, PRIVACY, drawn=seen)
     ledger.check_drawn(seen)
-    with pytest.raises(RunFailed, match="where 0.0625 is charged"):
+    with pytest.raises(RunFailed, match=r"where 0\.0625 is charged"):
         ledger.check_drawn(Cost(noise_multiplier=3.9))
-    with pytest.raises(RunFailed, match="where 0.0123457 is charged"):
+    with pytest.raises(RunFailed, match=r"where 0\.0123457 is charged"):
         Ledger(5, priced, 1, PRIVACY).check_drawn(seen)
 
 

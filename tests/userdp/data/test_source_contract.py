@@ -217,5 +217,5 @@ def test_a_source_that_always_holds_people_out_does_not_let_all_of_them_train():
         declared_held_out: ClassVar[int] = 3
 
     assert Right(kind="right").everybody() == Right(kind="right")
-    with pytest.raises(BadInput, match="always holds users out; set privacy.evaluate = false"):
+    with pytest.raises(BadInput, match=r"always holds users out; set privacy\.evaluate = false"):
         HoldsOut(kind="right").everybody()

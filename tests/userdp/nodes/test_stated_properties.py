@@ -4,6 +4,7 @@ A property that is stated of a function for the first time needs an entry here, 
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,6 +57,8 @@ def test_no_two_users_are_further_apart_than_is_priced(name):
         assert apart <= asked.sensitivity("replace_one") * (1 + 1e-9)
         assert asked.sensitivity("replace_one") == pytest.approx(math.sqrt(2) * clip)
         assert asked.sensitivity("add_or_remove") == clip
+        # Entries of one sign are no nearer in the l1 norm: two users may have different ones.
+        assert replace(asked, l1_norm=clip).sensitivity("replace_one", order=1) == 2 * clip
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("replace_one", 2), ("add_or_remove", 1)])
