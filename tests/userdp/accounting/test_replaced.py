@@ -206,7 +206,7 @@ def test_mass_beyond_the_grid_counts_in_full():
 @pytest.mark.parametrize("lost", [1e-9, 1.0])
 @pytest.mark.parametrize("ratio", [1.0, 3.0])
 def test_what_is_added_for_rounding_is_added_where_the_proof_adds_it(size, lost, ratio, monkeypatch):
-    """With errors that show: each probability is raised, or lowered, and so is each sum."""
+    """Each probability is raised, or lowered, and so is each sum; errors are made so large that they show."""
     unit, error = 1e-9, 1e-5
     monkeypatch.setattr(module, "_UNIT", unit)
     monkeypatch.setattr(module, "transform_error", lambda real, length: error * length)

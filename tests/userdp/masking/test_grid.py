@@ -48,7 +48,7 @@ def test_the_largest_sum_with_the_largest_noise_fits_and_half_a_step_would_waste
 
 
 def test_a_grid_has_room_for_rows_as_long_as_a_clip_in_floating_point_leaves_them():
-    """With next to no noise, and a longest row below a power of two by less than the clip's error."""
+    """The longest row is below a power of two by less than the clip's error, and there is next to no noise."""
     longest = 1 - 2.0**-22
     assert IntegerGrid.finest(1e-30, 1, longest).exponent == IntegerGrid.finest(1e-30, 1, 1.5).exponent
     assert IntegerGrid.finest(1e-30, 1, 1 - 2.0**-19).exponent == IntegerGrid.finest(1e-30, 1, 0.75).exponent

@@ -33,7 +33,7 @@ def test_a_statistic_of_the_house_keeps_to_the_contract(name):
 
 @pytest.mark.parametrize("name", STATISTICS.places)
 def test_rows_of_a_statistic_of_the_house_keep_to_the_contract(name, monkeypatch):
-    """How often intervals hold their answers takes more than one draw of noise."""
+    """One draw of noise does not tell how often intervals hold their answers."""
     monkeypatch.setattr("userdp.queries.contract.DRAWS", 1)
     monkeypatch.setattr("userdp.queries.contract.COVERED", 0.0)
     check_statistic(STATISTICS[name], statistic=name, **SETTINGS[name])

@@ -38,7 +38,7 @@ def test_a_sampler_of_the_house_keeps_to_the_contract(name):
 
 @pytest.fixture
 def few_seeds(monkeypatch):
-    """As many as faults take that are no matter of chance."""
+    """Faults that are no matter of chance take no more."""
     monkeypatch.setattr("userdp.sampling.contract.SEEDS", 30)
 
 
