@@ -51,6 +51,18 @@ def test_an_account_is_made_entered_shown_listed_and_refuses_what_does_not_fit(t
     assert "replacing one whole user" in " ".join(call("account", "show", "registry").stdout.split())
 
 
+@pytest.mark.parametrize(("relation", "told"), [("replace_one", "replacing"), ("add_or_remove", "adding or removing")])
+def test_an_account_has_the_relation_and_the_share_of_others_that_were_asked_for_and_says_so(relation, told):
+    words = ("--epsilon", 4, "--delta", 1e-4, "--relation", relation)
+    assert call("account", "create", "whole", *words).exit_code == 0
+    assert call("account", "create", "half", *words, "--others", 0.5).exit_code == 0
+    half, whole = values("account", "list", "--json")
+    assert (whole["others"], half["others"], half["limits"]["epsilon"]) == (0.0, 0.5, 2.0)
+    shown = " ".join(call("account", "show", "half").stdout.split())
+    assert f"For {told} one whole user. Spent so far: epsilon = 0" in shown
+    assert "others, epsilon" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

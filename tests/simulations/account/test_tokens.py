@@ -325,6 +325,18 @@ def test_a_file_of_a_token_that_lacks_what_older_versions_did_not_write_pays_for
     assert len(tokens) == 1
 
 
+def test_a_run_is_entered_into_the_accounts_that_it_is_given_and_no_others(tmp_path):
+    config, strategy = CONFIGS["seeded"], STRATEGIES["seeded"]
+    named, given = (Accounts(f"sqlite:///{tmp_path / name}.sqlite") for name in ("named", "given"))
+    for accounts in (named, given):
+        accounts.create("registry", Total(4.0, 1e-4))
+    config = parse_config(changed(**SETTINGS | {"privacy__noise": "seeded", "privacy__accounts": named.url}))
+    enter_run(config, strategy, tmp_path / "one", accounts=given)
+    assert [len(one.read("registry").entries) for one in (named, given)] == [0, 1]
+    enter_run(config, strategy, tmp_path / "other")
+    assert [len(one.read("registry").entries) for one in (named, given)] == [1, 1]
+
+
 @pytest.mark.parametrize("what", ["code", "versions"])
 def test_a_token_pays_for_the_code_and_the_versions_that_it_was_entered_with(tokens, tmp_path, monkeypatch, what):
     config, strategy = CONFIGS["seeded"], STRATEGIES["seeded"]

@@ -373,6 +373,7 @@ def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
     for accountant in (added, group, "privacy loss distribution", "exact hockey-stick divergence"):
         assert rho_of(replace(GUARANTEE, accountant=accountant)) is None
     assert rho_of(Guarantee.none("nothing is noised")) is None
+    assert rho_of(replace(GUARANTEE, epsilon=0.0)) is None  # all of it is delta
 
 
 @pytest.mark.parametrize(
@@ -412,6 +413,7 @@ def test_no_rho_follows_from_another_accounting_or_without_a_guarantee():
                 ({"delta": 1.0}, "privacy.delta = 1.0"),
                 ({"epsilon": "1"}, "privacy.epsilon = '1' is a str: give a number"),
                 ({"delta": None}, "privacy.delta = None is a NoneType: give a number"),
+                ({"allow_large_delta": "false"}, "privacy.allow_large_delta = 'false': give True or False"),
                 ({"trust": "sum", "lost_nodes": 1.5}, "privacy.lost_nodes = 1.5 is a float: give a whole number"),
                 ({"unit": "device"}, "privacy.unit = 'device'"),
                 ({"noise": "random"}, "privacy.noise = 'random': must be 'seeded' or 'secure'"),

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from strategies.baselines.peeling import Peeling
-from userdp.accounting import Cost, Ledger, Privacy
+from userdp.accounting import Cost, Ledger, Privacy, RoundLedger
 from userdp.accounting.costs import calibrate_noise
-from userdp.errors import RunFailed
+from userdp.errors import BadInput, RunFailed
 from userdp.mechanisms import ExponentialMechanism, GaussianMechanism, LaplaceMechanism
 from userdp.noise import Scores, SeededNoise
-from userdp.sampling import WeightedBatches
+from userdp.sampling import PoissonBatches, WeightedBatches
 
 PRIVACY = Privacy(2.0, 1e-5)
 
@@ -44,6 +44,24 @@ def test_a_round_draws_no_more_than_its_participation_costs(more):
     ledger.check_drawn(Cost())
     with pytest.raises(RunFailed, match="releases of a round have a cost of"):
         ledger.check_drawn(replace(cost, **more))
+
+
+def test_what_an_observer_of_the_cohorts_sees_is_compared_where_the_price_is_that_of_secret_ones():
+    priced, seen = Cost(noise_multiplier=9.0), Cost(noise_multiplier=4.0)
+    ledger = Ledger(5, priced, 1, PRIVACY, drawn=seen)
+    ledger.check_drawn(seen)
+    with pytest.raises(RunFailed, match=r"where 0\.0625 is charged"):
+        ledger.check_drawn(Cost(noise_multiplier=3.9))
+    with pytest.raises(RunFailed, match=r"where 0\.0123457 is charged"):
+        Ledger(5, priced, 1, PRIVACY).check_drawn(seen)
+
+
+def test_rounds_that_cost_more_than_the_budget_are_refused_before_the_first():
+    sampler = PoissonBatches(40, 0.2, 3, 0)
+    noise = sampler.calibrate(PRIVACY.epsilon, PRIVACY.delta)
+    RoundLedger(sampler, noise, PRIVACY)
+    with pytest.raises(BadInput, match="the plan of 3 rounds would cost epsilon"):
+        RoundLedger(sampler, 0.99 * noise, PRIVACY)
 
 
 def test_a_round_of_unequal_shares_draws_no_more_than_its_own():

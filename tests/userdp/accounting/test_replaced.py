@@ -202,6 +202,29 @@ def test_mass_beyond_the_grid_counts_in_full():
     assert exact < early.divergence(1e-9) < exact + 0.03
 
 
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("lost", [1e-9, 1.0])
+@pytest.mark.parametrize("ratio", [1.0, 3.0])
+def test_what_is_added_for_rounding_is_added_where_the_proof_adds_it(size, lost, ratio, monkeypatch):
+    """Each probability is raised, or lowered, and so is each sum; errors are made so large that they show."""
+    unit, error = 1e-9, 1e-5
+    monkeypatch.setattr(module, "_UNIT", unit)
+    monkeypatch.setattr(module, "transform_error", lambda real, length: error * length)
+    one = module._Sum(1.0, size, ratio, lost)
+    law, values, beyond = one._cells()
+    points, half = len(law), len(law) // 2
+    others = (np.arange(points) == half).astype(float)
+    for _ in range(size - 1):
+        whole = np.convolve(others, law)
+        others = np.append(whole[: half + 1].sum(), whole[half + 1 : half + points])
+    above = np.array([others[points - place :].sum() for place in range(points)])  # minus the value at each place
+    slack = error * 2 * (points + 1) * math.sqrt(2) * size * np.linalg.norm(law)
+    gained = np.where(values > 0, values * np.minimum(1, above + slack), 0) @ law * (1 + 4 * points * unit)
+    lost_by = np.where(values < 0, -values * np.maximum(0, above - slack), 0) @ law * (1 - 4 * points * unit)
+    missing = beyond + max(0.0, 1 - others.sum()) + points * unit + slack
+    assert one.divergence(math.inf) == pytest.approx(gained - lost_by + missing, rel=0, abs=1e-10)
+
+
 def test_little_noise_has_the_price_of_plain_composition():
     assert replaced_allocation_epsilon(0.05, 10, 2, DELTA) == poisson_epsilon(0.05, 1.0, 2, DELTA, "replace_one")
 

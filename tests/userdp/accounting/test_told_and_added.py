@@ -134,6 +134,7 @@ PARTS = [
     (promise("pure composition of peeling", 4.0, 0.0),),
     (promise(ZERO_CONCENTRATED, 4.0, 1e-4),),
     (promise("something else", 3.0, 1e-6),),
+    (promise(ONE_GAUSSIAN, 3.0, 2e-4), promise(ONE_GAUSSIAN, 3.0, 1e-4)),
 ]
 
 

@@ -64,6 +64,9 @@ def test_the_test_of_a_mean_fails_no_more_often_than_its_confidence_allows():
     [
         lambda: mu_lower_bound(np.zeros(19), np.zeros(30)),
         lambda: mu_lower_bound(np.zeros(30), np.full(30, 1.1)),
+        lambda: mu_lower_bound(np.zeros(30), np.resize([0.5, -0.1], 30)),
+        lambda: mu_lower_bound(np.zeros(30), np.resize([0.5, np.nan], 30)),
+        lambda: mu_lower_bound(np.zeros(30), np.zeros((30, 1))),
         lambda: mu_lower_bound(np.zeros(30), np.zeros(30), 1.0),
     ],
 )

@@ -67,7 +67,13 @@ def test_a_concentration_test_leaks_no_more_than_its_epsilon_and_not_much_less(k
 
 @pytest.mark.parametrize(
     ("first", "second", "delta"),
-    [([0.5, 0.5], [1.0], 0.0), ([0.5, 0.6], [0.5, 0.5], 0.0), ([-0.5, 1.5], [0.5, 0.5], 0.0), ([1.0], [1.0], 1.0)],
+    [
+        ([0.5, 0.5], [1.0], 0.0),
+        ([0.5, 0.6], [0.5, 0.5], 0.0),
+        ([-0.5, 1.5], [0.5, 0.5], 0.0),
+        ([1.0], [1.0], 1.0),
+        ([[1.0]], [[1.0]], 0.0),
+    ],
 )
 def test_what_is_no_pair_of_laws_is_refused(first, second, delta):
     with pytest.raises(BadInput):

@@ -29,6 +29,7 @@ def test_the_bound_is_where_the_p_value_meets_the_level():
     assert bound > one_run_lower_bound(1000, 250, 180, 1e-3)
     assert bound > one_run_lower_bound(1000, 250, 170, 1e-5) > 0
     assert one_run_lower_bound(1000, 250, 125, 1e-5) == 0.0
+    assert one_run_lower_bound(10**15, 10**15, 10**15, 0.0) == 30.0  # the most that is tried
     assert one_run_lower_bound(100, 100, 100, 0.0) == pytest.approx(math.log(0.05**0.01 / (1 - 0.05**0.01)), rel=1e-6)
 
 
@@ -82,6 +83,8 @@ def test_guesses_are_of_the_most_extreme_scores():
         lambda: guessed([1.0, 2.0], 3 + 1),
         lambda: guessed([1.0, 2.0], 1),
         lambda: guessed([1.0, math.nan], 2),
+        lambda: guessed([[1.0, 3.0], [2.0, 4.0]], 2),
+        lambda: one_run_p_value(10, 0, 0, 1.0, 0.0),
         lambda: one_run_p_value(10, 11, 5, 1.0, 0.0),
         lambda: one_run_p_value(10, 10, 11, 1.0, 0.0),
         lambda: one_run_p_value(10, 10, 5, -1.0, 0.0),

@@ -85,6 +85,12 @@ def test_blocks_that_contradict_themselves_are_refused(features, offsets, target
         Block(features, np.array(offsets, dtype=np.int64), targets)
 
 
+@pytest.mark.parametrize("shape", [2, (3, 1), 0])
+def test_which_samples_count_is_said_of_each(shape):
+    with pytest.raises(BadInput, match=r"usable must be \(3,\)"):
+        Block(np.zeros((3, 1)), np.array([0, 3]), None, np.ones(shape, dtype=bool))
+
+
 def test_a_federation_knows_its_size():
     federation = ragged([2, 3], columns=4)
     assert (federation.users, federation.samples, federation.sample_bytes) == (2, 5, 20)
@@ -226,3 +232,6 @@ def test_those_who_follow_come_after_all_places():
     np.testing.assert_array_equal(whole.block(np.array([5])).features, second.block(np.array([1])).features)
     with pytest.raises(BadInput):
         whole.block(np.array([2]))  # an empty place
+    for mixed in ([4, 0], [0, 5, 4], [1, 4, 0]):
+        with pytest.raises(BadInput, match="must be asked for in rising order"):
+            whole.block(np.array(mixed))

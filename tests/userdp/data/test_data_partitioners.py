@@ -80,6 +80,13 @@ def test_a_natural_id_is_one_user_with_all_its_samples(kind, tmp_path):
     assert made.facts["user_is"] is None
 
 
+def test_that_users_with_few_samples_are_left_out_is_an_assumption_of_the_guarantee():
+    for least in (1, 2):
+        made = from_partitioner(partitioned(NATURAL["one id a node"], people()), **FORM, min_samples=least)
+        said = DPFedSGD(rounds=2).strategy(LOSS, PublicFacts(**made.facts), Privacy(4.0, 1e-3), seed=0).plan.guarantee
+        assert ("who holds at least 2 samples is public" in said.assumptions) == (least == 2)
+
+
 @pytest.mark.parametrize("kind", ARTIFICIAL)
 def test_a_partition_of_any_other_kind_is_a_user_and_the_guarantee_says_so(kind, caplog):
     partitioner = partitioned(ARTIFICIAL[kind], people())
@@ -220,7 +227,14 @@ def test_what_no_guarantee_could_stand_on_is_refused(case):
         from_partitioner(make(), **FORM)
 
 
-@pytest.mark.parametrize(("declared", "match"), [({"user": "who"}, "user follows"), ({"rangs": {}}, "did you mean")])
+@pytest.mark.parametrize(
+    ("declared", "match"),
+    [
+        ({"user": "who"}, "user follows"),
+        ({"split_column": "y"}, "partition those who train alone"),
+        ({"rangs": {}}, "did you mean"),
+    ],
+)
 def test_arguments_are_those_of_tables(declared, match):
     with pytest.raises(BadInput, match=match):
         from_partitioner(partitioned(NATURAL["one id a node"], people()), **FORM, **declared)

@@ -136,6 +136,7 @@ def test_a_public_set_knows_how_many_its_own_column_holds_out():
     assert users(test_fraction=0.0) == 836
     assert users(test_fraction=0.25) == 836 - 209
     assert users(split_column="digit", split_test=3) is None
+    assert users(split_test="another") is None
     assert users(min_samples=2) is None
 
 

@@ -1,6 +1,7 @@
 """The contract of sources of data: those of the house keep to it, and faults of others are noticed."""
 
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from userdp.data import Block, ColumnarFederation, Datasets, DataSettings, Shape
 from userdp.data.registry import DATA_SOURCES
 from userdp.data.synthetic.source import synthetic_settings
-from userdp.errors import ContractBroken
+from userdp.errors import BadInput, ContractBroken
 from userdp.testing import check_source
 
 
@@ -98,8 +99,90 @@ class Alike(Right):
         return np.array(["somebody"] * 30)
 
 
-def test_a_source_that_keeps_to_the_contract_passes():
-    check_source(Right)
+class FewLabels(Right):
+    def labels(self, seed):
+        return super().labels(seed)[1:]
+
+
+class Shorter(Right):
+    @property
+    def sample_limits(self):
+        return 3, None
+
+
+class AlwaysFewer(Right):
+    """Thirty users, then twenty-nine, and no number declared."""
+
+    declared_users: ClassVar[None] = None
+    declared_samples: ClassVar[None] = None
+
+    @cached_property
+    def reads(self):
+        return []
+
+    def load(self, seed, hidden=lambda: False):
+        self.reads.append(seed)
+        whole = super().load(seed)
+        return Datasets(whole.users.select(np.arange(31 - len(self.reads))), None, None)
+
+
+class SometimesTargets(Right):
+    """No targets at first, and targets when it is read again."""
+
+    @cached_property
+    def reads(self):
+        return []
+
+    @cached_property
+    def sample_shape(self):
+        return Shape(1, has_target=False, bound=1.0, feature_norm=1.0)
+
+    def load(self, seed, hidden=lambda: False):
+        self.reads.append(seed)
+        block = Block(self.cells()[:, None], np.arange(0, 61, 2), self.cells() if len(self.reads) > 1 else None)
+        return Datasets(ColumnarFederation(block), None, None)
+
+
+class LongRows(Right):
+    @cached_property
+    def sample_shape(self):
+        return Shape(1, has_target=True, bound=1.0, feature_norm=0.5, target_range=(-1.0, 1.0))
+
+
+class FarTargets(Right):
+    @cached_property
+    def sample_shape(self):
+        return Shape(1, has_target=True, bound=1.0, feature_norm=1.0, target_range=(-1.0, 0.5))
+
+
+class NoTargets(Right):
+    @cached_property
+    def sample_shape(self):
+        return Shape(1, has_target=False, bound=1.0, feature_norm=1.0)
+
+
+class SetAside(Right):
+    """Samples out of all bounds, which do not count."""
+
+    def load(self, seed, hidden=lambda: False):
+        cells = self.cells()
+        cells[::2] = np.resize([np.nan, np.inf, 9.0], 30)
+        usable = np.resize([False, True], 60)
+        return Datasets(ColumnarFederation(Block(cells[:, None], np.arange(0, 61, 2), cells, usable)), None, None)
+
+
+class OutOfHand(SetAside):
+    """The same, and one of them counts."""
+
+    def load(self, seed, hidden=lambda: False):
+        block = super().load(seed).users.block(np.arange(30))
+        block.usable[4] = True
+        return Datasets(ColumnarFederation(block), None, None)
+
+
+@pytest.mark.parametrize("kind", [Right, SetAside])
+def test_a_source_that_keeps_to_the_contract_passes(kind):
+    check_source(kind)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +197,25 @@ def test_a_source_that_keeps_to_the_contract_passes():
         (OtherShape, "has 1 feature columns, and declares 2"),
         (SaysNothing, "let `holds_out` name the declaration"),
         (Alike, "labels two users alike"),
+        (FewLabels, "labels two users alike, or not all"),
+        (Shorter, "has users of 2 to 2 samples: 3 to None are declared"),
+        (AlwaysFewer, "other users when it is read again"),
+        (SometimesTargets, "other users when it is read again"),
+        (LongRows, "declares feature_norm = 0.5 of features, and 1 occurs"),
+        (FarTargets, "has targets outside of target_range"),
+        (NoTargets, "has targets or none"),
+        (OutOfHand, "declares bound = 1.0 of features, and 9 occurs"),
     ],
 )
 def test_a_source_that_breaks_the_contract_is_noticed(kind, told):
     with pytest.raises(ContractBroken, match=f"{kind.__name__} .*{told}"):
         check_source(kind)
+
+
+def test_a_source_that_always_holds_people_out_does_not_let_all_of_them_train():
+    class HoldsOut(Right):
+        declared_held_out: ClassVar[int] = 3
+
+    assert Right(kind="right").everybody() == Right(kind="right")
+    with pytest.raises(BadInput, match=r"always holds users out; set privacy\.evaluate = false"):
+        HoldsOut(kind="right").everybody()

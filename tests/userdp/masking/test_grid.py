@@ -47,6 +47,13 @@ def test_the_largest_sum_with_the_largest_noise_fits_and_half_a_step_would_waste
     assert 2.0**61 * (1 - 1e-5) <= largest <= 2.0**62
 
 
+def test_a_grid_has_room_for_rows_as_long_as_a_clip_in_floating_point_leaves_them():
+    """The longest row is below a power of two by less than the clip's error, and there is next to no noise."""
+    longest = 1 - 2.0**-22
+    assert IntegerGrid.finest(1e-30, 1, longest).exponent == IntegerGrid.finest(1e-30, 1, 1.5).exponent
+    assert IntegerGrid.finest(1e-30, 1, 1 - 2.0**-19).exponent == IntegerGrid.finest(1e-30, 1, 0.75).exponent
+
+
 def test_a_user_moves_the_sum_by_no_more_than_twice_the_clip_whatever_its_data():
     worst = [0.0, 0.7, -0.7, 1 / 3, 1e300, -1e300, 5e-324]
     rows = clip_rows(np.array(list(itertools.product(worst, repeat=3))), 0.7)

@@ -112,6 +112,9 @@ def test_the_choice_is_further_from_the_quantile_than_its_reach_as_rarely_as_it_
         ([0.0, np.inf], [1.0] * 2),
         ([0.0, 1.0], [1.0]),
         ([0.0, 1.0], [1.0, 0.0]),
+        ([0.0, 1.0], [1.0, np.inf]),
+        ([0.0, 1.0], [1.0, np.nan]),
+        ([[0.0, 1.0], [2.0, 3.0]], [[1.0, 1.0], [1.0, 1.0]]),
     ],
 )
 def test_grids_that_are_none_are_refused(edges, weights):

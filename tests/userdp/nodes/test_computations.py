@@ -1,6 +1,7 @@
 """Rows that leave a node: finite, clipped, in this order."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from scipy.sparse import csr_array
 
 from userdp.arrays.sparse_rows import dense, finite_rows
 from userdp.errors import BadInput
-from userdp.nodes.computations import Computation
+from userdp.nodes.computations import Computation, LocalNoise
 from userdp.nodes.functions import ROW_FUNCTIONS, RowFunction
 from userdp.nodes.node import Node, identities
+from userdp.nodes.partition import Partition
 from userdp.nodes.pipeline import RowPipeline
+from userdp.nodes.row_maker import RowMaker
 from userdp.nodes.statistics import STATISTICS
 from userdp.problems import Quadratic
+from userdp.sampling.coins import SampleCoins
 
 
 def test_gradients_are_rough_only_where_a_clip_follows():
@@ -128,3 +132,80 @@ def test_a_salt_that_could_be_tried_or_is_cut_is_refused(length):
         node.identities(bytes(length))
     for salts in ((bytes(16), b"a" + bytes(15)), (bytes(64), bytes(63) + b"a")):
         assert len({node.identities(salt).tobytes() for salt in salts}) == 2
+
+
+STEPS = {
+    "partition": Partition(np.zeros((3, 1), dtype=np.int32), 1),
+    "coins": SampleCoins(0.5, np.zeros(3, dtype=np.uint64)),
+    "lengths": True,
+    "centre": np.zeros(2),
+    "statistic": "log_norm",
+    "noise": LocalNoise(1.0, 0, 0),
+    "l1_norm": 0.5,
+}
+APART = [
+    {"partition", "centre"},
+    {"partition", "statistic"},
+    {"partition", "noise"},
+    {"partition", "l1_norm"},
+    {"partition", "lengths"},
+    {"coins", "centre"},
+    {"coins", "statistic"},
+    {"coins", "lengths"},
+    {"noise", "lengths"},
+]
+"""Steps whose composition no sensitivity is stated for."""
+PLAIN = Computation("clipped_sample_sum", "sum", clip_norm=0.5, parameters={"sample_clip_norm": 0.5})
+
+
+@pytest.mark.parametrize("names", [*combinations(STEPS, 1), *combinations(STEPS, 2)], ids=" and ".join)
+def test_steps_that_are_not_priced_together_are_refused_together(names):
+    changes = {name: STEPS[name] for name in names}
+    if {*names} not in APART:
+        replace(PLAIN, **changes)
+        return
+    with pytest.raises(BadInput, match=r"plain sums over samples|leave one of them out|leave out the coins"):
+        replace(PLAIN, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"partition": STEPS["partition"], "reduce": "rows"},
+        {"partition": STEPS["partition"], "name": "user_gradient"},
+        {"clip_norm": None, "statistic": "log_norm"},
+        {"clip_norm": None, "lengths": True},
+    ],
+)
+def test_a_step_without_what_bounds_it_is_refused(changes):
+    with pytest.raises(BadInput, match=r"plain sums over samples|a clip_norm"):
+        replace(PLAIN, **changes)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("asked", [PLAIN, replace(PLAIN, separate=True), Computation("steepness", separate=True)])
+def test_a_proof_in_floating_point_has_blocks_of_one_user_where_no_order_is_fixed(asked, ordered, grouped):
+    """Groups take the place of users in a block, so the samples of several users would be added up as one's."""
+    grouped = grouped and asked.function.groups_samples
+
+    class Told(Quadratic):
+        fixed_order = ordered
+
+    asked = replace(asked, partition=STEPS["partition"]) if grouped else asked
+    kept = ordered and asked.function.fixed_order and not grouped
+    assert RowMaker(Told(2, 1.0, 1.0), np.zeros(2), asked, print).alone == (asked.separate and not kept)
+
+
+@pytest.mark.parametrize("name", ["user_gradient", "gradient_votes"])
+def test_samples_that_no_coin_chose_are_not_in_a_mean_that_is_kept(name, monkeypatch):
+    """A user's mean is of all samples; the price of a sampled round holds for the drawn ones alone."""
+    monkeypatch.setattr("userdp.nodes.node.MEMORY_BYTES", 23)
+    values = np.array([[0.5], [-0.5], [0.25], [1.0], [-1.0], [0.5]])
+    node = Node(Quadratic(1, 9.0, 1.0), federation_of(values, sizes=[2, 2, 2]), np.arange(3))
+    everybody, clip = np.arange(3), 0.5 if name == "gradient_votes" else 1.0
+    asked = Computation(name, clip_norm=clip)
+    node.compute(np.zeros(1), everybody, asked)
+    drawn = node.compute(np.zeros(1), everybody, replace(asked, coins=SampleCoins(1.0, np.zeros(3, np.uint64), 1)))
+    first = -values[::2]
+    np.testing.assert_allclose(drawn.values, np.sign(first) / 2 if name == "gradient_votes" else first)

@@ -98,6 +98,23 @@ def test_means_that_are_kept_stand_for_samples_without_a_bit_of_difference(kind,
                 assert (streamed.asked == made) == stands
 
 
+@pytest.mark.parametrize("memory", [0, 400, 1000, 3000])
+def test_means_that_are_kept_of_some_users_alone_never_stand_for_others(memory, monkeypatch):
+    """Else one user's samples would be in two rows, and a clip bounds one."""
+    problem, users, x = Quadratic(5, 1.0, 2.0), np.arange(200), np.linspace(-1, 1, 5)
+    whole = Node(problem, people(), users).compute(x, users, GRADIENTS[2]).values
+    slices = federation.Federation.slices
+    monkeypatch.setattr(
+        SyntheticFederation, "slices", lambda self, ids, **limits: slices(self, ids, max_bytes=900, **limits)
+    )
+    monkeypatch.setattr(node_module, "MEMORY_BYTES", memory)
+    node = Node(problem, people(), users)
+    for _ in range(3):
+        np.testing.assert_array_equal(node.compute(x, users, GRADIENTS[2]).values, whole)
+    assert (len(node._samples._means) > 0) == (memory > 0)
+    assert len(node._samples._means) < len([*node._samples.blocks(users, None)])
+
+
 def test_rows_are_in_the_order_asked_and_belong_to_their_users():
     values = np.arange(12, dtype=float).reshape(6, 2)
     node = Node(Quadratic(2, 100.0, 1.0), federation_of(values), np.array([1, 3, 4]))

@@ -1,8 +1,12 @@
 """Groups of slots: what lies in none."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from helpers import federation_of
 
+from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
 from userdp.nodes.partition import OUTSIDE, Partition
@@ -37,3 +41,23 @@ def test_a_part_keeps_the_groups_of_its_own_users():
     problem, federation = Quadratic(1, 9.0, 1.0), federation_of(np.arange(8.0)[:, None], sizes=[2, 2, 2, 2])
     sums = Node(problem, federation, np.arange(4)).compute(np.zeros(1), np.array([1, 3]), asked.part(np.array([1, 3])))
     np.testing.assert_array_equal(sums.values, [[-3.0, 0.0, -9.0]])
+
+
+@pytest.mark.parametrize("groups", [[[0, 2]], [[0, OUTSIDE - 1]], [0, 1], [[[0]]]])
+def test_groups_that_are_not_among_the_counted_are_refused(groups):
+    """The longest of a user's sums is that of the counted groups."""
+    with pytest.raises(BadInput, match="must be a matrix of numbers from -1 to 1"):
+        Partition(np.array(groups, dtype=np.int32), 2)
+
+
+def test_slots_of_other_users_are_refused_and_samples_in_no_group_add_nothing():
+    problem, federation = Quadratic(1, 9.0, 1.0), federation_of(np.ones((3, 1)))
+    none = Partition(np.full((3, 1), OUTSIDE, dtype=np.int32), 2)
+    for users in (0, 2, 4):
+        with pytest.raises(BadInput, match=f"a partition of {users} users was sent for 3"):
+            Partition(np.zeros((users, 1), dtype=np.int32), 1).regroup(federation.block(np.arange(3)))
+    asked = Computation("clipped_sample_sum", "sum", parameters={"sample_clip_norm": 9.0}, partition=none)
+    answer = Node(problem, federation, np.arange(3)).compute(np.zeros(1), np.arange(3), asked)
+    assert not answer.values.any()
+    assert answer.non_finite == 0
+    assert replace(asked, parameters={}).sensitivity("replace_one") is None

@@ -4,6 +4,7 @@ A property that is stated of a function for the first time needs an entry here, 
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +58,8 @@ def test_no_two_users_are_further_apart_than_is_priced(name):
         assert apart <= asked.sensitivity("replace_one") * (1 + 1e-9)
         assert asked.sensitivity("replace_one") == pytest.approx(math.sqrt(2) * clip)
         assert asked.sensitivity("add_or_remove") == clip
+        # Entries of one sign are no nearer in the l1 norm: two users may have different ones.
+        assert replace(asked, l1_norm=clip).sensitivity("replace_one", order=1) == 2 * clip
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("replace_one", 2), ("add_or_remove", 1)])
@@ -70,3 +73,10 @@ def test_noise_is_compared_with_what_a_user_moves_in_the_norm_of_its_mechanism(r
         check_covered(asked, kind(moved / 10, 1.0), 10, relation, number=number)
         with pytest.raises(RunFailed, match="its noise is made for"):
             check_covered(asked, kind(0.99 * moved / 10, 1.0), 10, relation, number=number)
+
+
+@pytest.mark.parametrize("kind", [GaussianMechanism, LaplaceMechanism])
+@pytest.mark.parametrize("number", [False, True])
+def test_what_no_clip_bounds_has_no_noise_that_covers_it(kind, number):
+    with pytest.raises(RunFailed, match=r"by any length, and its noise is made for 1e\+06: clip"):
+        check_covered(Computation("user_gradient", "sum"), kind(1e6, 1.0), 10, "replace_one", number=number)

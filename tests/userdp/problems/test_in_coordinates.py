@@ -53,6 +53,15 @@ def test_a_matrix_that_divides_no_model_is_refused(shape):
         Coordinates(np.zeros(6), np.ones(shape))
 
 
+@pytest.mark.parametrize(
+    ("start", "matrix"),
+    [([0.0, np.inf], np.eye(2)), ([0.0, 0.0], np.diag([1.0, np.nan])), (np.zeros((2, 1)), np.eye(2))],
+)
+def test_coordinates_that_are_no_finite_vectors_are_refused(start, matrix):
+    with pytest.raises(BadInput, match=r"must be finite numbers|must be \(p,\)"):
+        Coordinates(np.array(start), matrix)
+
+
 def test_models_outside_the_domain_are_projected_as_models_row_by_row():
     problem, seen = Quadratic(2, 1.0, 1.0), turned(2)
     view = InCoordinates(problem, seen)

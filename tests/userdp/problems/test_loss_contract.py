@@ -86,6 +86,17 @@ class NotBounded(Quadratic):
         return block, 0
 
 
+class BoundsTwice(Quadratic):
+    def bound(self, block):
+        bounded, changed = super().bound(block)
+        return replace(bounded, features=bounded.features / 2), changed
+
+
+class CountsTwice(Quadratic):
+    def bound(self, block):
+        return super().bound(block)[0], 1
+
+
 class TooStrong(Quadratic):
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -103,6 +114,8 @@ class TooStrong(Quadratic):
         (TooShort, "certifies gradient_norm = 1.0"),
         (NotBounded, "set the sample aside|occurs"),
         (TooStrong, "do not rise"),
+        (BoundsTwice, "bounds samples a second time"),
+        (CountsTwice, "bounds samples a second time"),
     ],
 )
 def test_a_loss_that_breaks_the_contract_is_noticed(planted, told):

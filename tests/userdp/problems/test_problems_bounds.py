@@ -1,5 +1,6 @@
 """Declared bounds: samples clipped into them exactly, counted, and what cannot be clipped set aside, one by one."""
 
+import math
 import re
 
 import numpy as np
@@ -239,6 +240,7 @@ BAD_ARGUMENTS = {
     "problem.threshold = 0": lambda: HuberRegression(2, 1.0, 1.0, threshold=0, low=0.0, high=1.0),
     "problem.feature_norm = 1.0: must exceed 1": lambda: Logistic(2, 1.0, 1.0, intercept=True),
     "problem.ridge = -0.1": lambda: Logistic(2, 1.0, 1.0, ridge=-0.1),
+    "problem.ridge = inf": lambda: Logistic(2, 1.0, 1.0, ridge=float("inf")),
     "problem.ridge = nan": lambda: OneHotLogistic(2, 1.0, ridge=float("nan")),
     "problem.target_range = [1.0, 1.0]": lambda: Squared(2, 1.0, 1.0, low=1.0, high=1.0),
     "problem.target_range = [0.0, inf]": lambda: OneHotSquared(2, 1.0, low=0.0, high=float("inf")),
@@ -251,6 +253,13 @@ BAD_ARGUMENTS = {
 def test_arguments_out_of_range_are_refused_by_field_and_value(message, make):
     with pytest.raises(BadInput, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize("ends", [(math.inf, math.inf), (-math.inf, -math.inf), (1, 1), (math.nan, 1), (1, math.nan)])
+def test_an_interval_without_a_number_inside_is_refused(ends):
+    with pytest.raises(BadInput, match=r"problem\.range = .*: must be two numbers"):
+        bounds.interval("problem.range", *ends)
+    assert bounds.interval("problem.range", -math.inf, math.inf) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize("value", ["7", [2], None, True, 2.0, float("nan"), float("inf"), -1])

@@ -1,6 +1,7 @@
 """The contract of statistics: those of the house keep to it, and faults of others are noticed, and do no harm."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,6 +28,14 @@ SETTINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STATISTICS.places)
 def test_a_statistic_of_the_house_keeps_to_the_contract(name):
+    check_statistic(STATISTICS[name], statistic=name, **SETTINGS[name])
+
+
+@pytest.mark.parametrize("name", STATISTICS.places)
+def test_rows_of_a_statistic_of_the_house_keep_to_the_contract(name, monkeypatch):
+    """One draw of noise does not tell how often intervals hold their answers."""
+    monkeypatch.setattr("userdp.queries.contract.DRAWS", 1)
+    monkeypatch.setattr("userdp.queries.contract.COVERED", 0.0)
     check_statistic(STATISTICS[name], statistic=name, **SETTINGS[name])
 
 
@@ -67,6 +76,39 @@ class OtherWidth(Histogram):
         return super().width(facts) + 1
 
 
+class Negative(Histogram):
+    def rows(self, block, facts):
+        return 0.5 - super().rows(block, facts)
+
+
+class NoAnswer(Histogram):
+    def answers(self, sums, users, facts):
+        return []
+
+
+class AsManyAsNoise(Histogram):
+    def answers(self, sums, users, facts):
+        return super().answers(sums, users, facts)[: 1 if sums.deviation else None]
+
+
+class Outside(Histogram):
+    def answers(self, sums, users, facts):
+        return [replace(one, estimate=one.high + 1) for one in super().answers(sums, users, facts)]
+
+
+class NeverKnown(Histogram):
+    def answers(self, sums, users, facts):
+        return [replace(one, estimate=math.nan) for one in super().answers(sums, users, facts)]
+
+
+class OftenUnknown(Histogram):
+    def answers(self, sums, users, facts):
+        found = super().answers(sums, users, facts)
+        return [
+            replace(one, estimate=math.nan, low=math.nan, high=math.nan) if sums.deviation else one for one in found
+        ]
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
@@ -77,12 +119,21 @@ class OtherWidth(Histogram):
         (NotWhole, "a row adds up to 0.5"),
         (TooSure, "hold the answer without noise in"),
         (OtherWidth, "is announced"),
+        (Negative, "has negative entries|changes with|apart"),
+        (NoAnswer, "gives no answer"),
+        (AsManyAsNoise, "more or fewer answers under noise"),
+        (Outside, "estimates .* outside of"),
+        (OftenUnknown, "that hold the answer without noise in 0 of"),
     ],
 )
 def test_a_statistic_that_breaks_the_contract_is_noticed(kind, told):
     settings = {"of": "number", "bins": [0, 50, 100]} if issubclass(kind, Histogram) else {"of": "number"}
-    with pytest.raises(ContractBroken, match=f"{kind.__name__} .*{told}"):
+    with pytest.raises(ContractBroken, match=f"{kind.__name__} .*({told})"):
         check_statistic(kind, **settings)
+
+
+def test_a_statistic_that_never_knows_its_answer_breaks_nothing():
+    check_statistic(NeverKnown, of="number", bins=[0, 50, 100])
 
 
 @pytest.mark.parametrize("kind", [TooLong, FarApart, NotFinite])

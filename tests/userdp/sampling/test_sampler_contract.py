@@ -1,5 +1,7 @@
 """The contract of samplers: those of the house keep to it, and each way to price less than is drawn is noticed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from userdp.sampling import (
     Wanted,
 )
 from userdp.sampling.base import RoundLedger
-from userdp.sampling.contract import check_secret_draws
+from userdp.sampling.contract import DELTA, RELATIONS, check_secret_draws, least_delta
 from userdp.sampling.registry import SAMPLERS, sampler_of
 from userdp.testing import check_sampler
 
@@ -32,6 +34,17 @@ def test_settings_make_the_sampler_that_they_describe(name):
 @pytest.mark.parametrize("name", SAMPLERS.places)
 def test_a_sampler_of_the_house_keeps_to_the_contract(name):
     check_sampler(SAMPLERS[name])
+
+
+@pytest.fixture
+def few_seeds(monkeypatch):
+    """Faults that are no matter of chance take no more."""
+    monkeypatch.setattr("userdp.sampling.contract.SEEDS", 30)
+
+
+@pytest.mark.parametrize("kind", [DisjointBatches, FixedSizeBatches])
+def test_a_sound_sampler_passes_with_few_seeds_too(kind, few_seeds):
+    check_sampler.__wrapped__(kind)
 
 
 class DrawsMore(PoissonBatches):
@@ -134,15 +147,109 @@ class Forgets(PoissonBatches):
         return PoissonBatches(self.users, self.rate, self.rounds, self.seed).cohort(index)
 
 
+class OfSamples(DisjointBatches):
+    of_samples = True
+
+
+class OtherUnit(DisjointBatches):
+    unit = "sample"
+
+
+class FewerUsers(DisjointBatches):
+    @classmethod
+    def of(cls, wanted):
+        return super().of(replace(wanted, users=wanted.users - 1))
+
+
+class FewerRounds(DisjointBatches):
+    rounds = 6
+
+
+class BelowZero(DisjointBatches):
+    def cohort(self, index):
+        return super().cohort(index) - 1
+
+
+class BeyondAll(DisjointBatches):
+    def cohort(self, index):
+        return super().cohort(index) + 1
+
+
+class Twice(DisjointBatches):
+    def cohort(self, index):
+        return np.repeat(super().cohort(index), 2)
+
+
+class Floats(DisjointBatches):
+    def cohort(self, index):
+        return super().cohort(index).astype(float)
+
+
+class InColumns(DisjointBatches):
+    def cohort(self, index):
+        return super().cohort(index)[:, None]
+
+
+class AlwaysAnother(DisjointBatches):
+    asked = 0
+
+    def cohort(self, index):
+        AlwaysAnother.asked += 1
+        return super().cohort((self.checked_round(index) + AlwaysAnother.asked) % self.rounds)
+
+
+class BeforeTheFirst(DisjointBatches):
+    def cohort(self, index):
+        return super().cohort(max(index, 0))
+
+
+class AfterTheLast(DisjointBatches):
+    def cohort(self, index):
+        return super().cohort(min(index, self.rounds - 1) if index > 0 else index)
+
+
+class PromisesLess(DisjointBatches):
+    def guarantee(self, *arguments, **more):
+        promise = super().guarantee(*arguments, **more)
+        return replace(promise, epsilon=0.9 * promise.epsilon)
+
+
+class PromisesAnother(DisjointBatches):
+    def guarantee(self, *arguments, **more):
+        return replace(super().guarantee(*arguments, **more), relation="add_or_remove")
+
+
+class CheaperWithRounds(DisjointBatches):
+    def epsilon(self, noise_multiplier, delta, rounds=None):
+        once = super().epsilon(noise_multiplier, delta)
+        return once * (1 - 1e-3 * self.counted_rounds(rounds))
+
+    def calibrate(self, epsilon, delta):
+        return 2 * super().calibrate(epsilon, delta)
+
+    def ledger(self, noise_multiplier, privacy):
+        return RoundLedger(self, noise_multiplier, privacy)
+
+
+BY_CHANCE = [
+    (DrawsMore, "prices less than it draws under replace_one"),
+    (DrawsMoreSecretly, "expected_batch"),
+    (OneUserAlways, "prices less than it draws"),
+    (SameCohort, "draws|prices less than it draws under replace_one: 7 rounds"),
+    (SizesGiveAway, "prices less than it draws under replace_one: 1 rounds"),
+]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(("kind", "told"), BY_CHANCE)
+def test_a_sampler_whose_draws_break_the_contract_is_noticed(kind, told):
+    with pytest.raises(ContractBroken, match=f"{kind.__name__} .*({told})"):
+        check_sampler(kind)
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (DrawsMore, "prices less than it draws under replace_one"),
-        (DrawsMoreSecretly, "expected_batch"),
-        (OneUserAlways, "prices less than it draws"),
-        (SameCohort, "draws|prices less than it draws under replace_one: 7 rounds"),
-        (SizesGiveAway, "prices less than it draws under replace_one: 1 rounds"),
         (FreeEpochs, "prices less than it draws"),
         (HalfTheMove, "moves a sum of clipped vectors by 2 clips"),
         (NoRelation, "state one of replace_one, add_or_remove"),
@@ -153,11 +260,36 @@ class Forgets(PoissonBatches):
         (UnevenRounds, "equal noise"),
         (Unordered, "rising indices"),
         (Forgets, "draws a round anew after a stop"),
+        (OfSamples, "protects samples"),
+        (OtherUnit, "protects samples"),
+        (FewerUsers, "draws from 39 users, and there are 40"),
+        (FewerRounds, "has 6 rounds for 7"),
+        (BelowZero, "rising indices"),
+        (BeyondAll, "rising indices"),
+        (Twice, "rising indices"),
+        (Floats, "rising indices"),
+        (InColumns, "rising indices"),
+        (AlwaysAnother, "draws one round twice"),
+        (BeforeTheFirst, "draws round -1 of"),
+        (AfterTheLast, "draws round 10 of 10"),
+        (PromisesLess, "promises another relation or epsilon"),
+        (PromisesAnother, "promises another relation or epsilon"),
+        (CheaperWithRounds, "let `epsilon` grow with the rounds"),
     ],
 )
-def test_a_sampler_that_breaks_the_contract_is_noticed(kind, told):
+def test_a_sampler_that_breaks_the_contract_is_noticed(kind, told, few_seeds):
     with pytest.raises(ContractBroken, match=f"{kind.__name__} .*({told})"):
         check_sampler(kind)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_attack_takes_less_than_is_priced_and_not_much_less(relation):
+    sampler = replace(PoissonBatches(40, 0.2, 1, 0), relation=relation)
+    taken = np.random.default_rng(1).random((2000, 1, 40)) < 0.2
+    for epsilon in (0.5, 4.0):
+        noise = sampler.calibrate(epsilon, DELTA)
+        assert 0.6 * DELTA < least_delta(sampler, taken, noise, epsilon) < 0.98 * DELTA
+        assert least_delta(sampler, taken, 0.8 * noise, epsilon) > DELTA
 
 
 class OpenSecret(PoissonBatches):
