@@ -313,6 +313,8 @@ def test_keys_are_one_authoritys_each_partys_own_and_for_its_owner_alone(tmp_pat
         certificate.verify_directly_issued_by(authority)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert host in names.get_values_for_type(x509.DNSName)
+        lasts = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+        assert datetime.timedelta(days=29) < lasts <= datetime.timedelta(days=30)
     for number in (1, 2):
         private = serialization.load_ssh_private_key((tmp_path / f"node-{number}/node.key").read_bytes(), None)
         public = serialization.load_ssh_public_key((tmp_path / f"superlink/node-{number}.pub").read_bytes())
