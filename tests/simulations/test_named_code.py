@@ -182,7 +182,7 @@ def test_code_of_a_package_has_the_digest_of_its_module_and_code_without_a_file_
 
 
 def test_a_key_that_was_cut_short_signs_nothing(monkeypatch, tmp_path):
-    """Who can empty the file would know the key."""
+    """Whoever can empty the file would know the key."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     values = {"problem": {"kind": "torch", "module": "code.py:make"}}
     assert signature(values, {}) == signature(values, {})

@@ -103,7 +103,7 @@ def test_strategies_come_out_in_about_the_order_that_advice_gives(tmp_path):
 
 
 def test_who_has_to_trust_the_server_is_told(found):
-    """With masked sums nobody has to."""
+    """Nobody has to, with masked sums."""
     assert all(one.trusting == STRATEGIES[one.strategy].about.server_trusted for one in found)
     masked = parse_config(RAW | {"privacy": RAW["privacy"] | {"trust": "sum"}})
     assert not _advice(masked, starting_problem(masked), public_facts(masked), "dp_ftrl").trusting

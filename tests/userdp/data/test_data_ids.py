@@ -100,7 +100,7 @@ def test_a_silo_that_reads_ids_as_floats_holds_the_same_people_or_is_refused(tmp
 
 
 def test_every_word_for_a_missing_cell_names_nobody_and_no_other_word_does():
-    """As an id it would make one person of many, of whom a limit would then protect none."""
+    """Such an id would make one person of many, of whom a limit would then protect none."""
     words = ["NA", "n/a", "#N/A", "<NA>", "NaN", "NaT", "null", "NONE", "", "  ", " na\t"]
     others = ["nobody", "nan1", "0", "False", "-", "N A", "unknown"]
     found = ids_of(pa.chunked_array([[*words, *others]]), "pid")
