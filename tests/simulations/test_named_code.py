@@ -14,7 +14,7 @@ import simulations
 import simulations.runs.folder
 from simulations import load_model, terminal
 from simulations.config.run_config import parse_config
-from simulations.records.named_code import code_in
+from simulations.records.named_code import NO_FILE, code_in, digests, signature
 from simulations.records.run_directory import FILES
 from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
@@ -172,3 +172,19 @@ def test_a_run_is_not_resumed_with_other_code(killed):
     (folder / "code.py").write_text(CODE, encoding="utf-8")
     # Two prepare, and one compares.
     assert run(config, directory=folder / "run", report=False, resume=True).result["rounds"] == 4
+
+
+def test_code_of_a_package_has_the_digest_of_its_module_and_code_without_a_file_has_none():
+    module = Path(simulations.config.places.__file__)
+    wanted = {"module": hashlib.sha256(module.read_bytes()).hexdigest(), "loss": NO_FILE}
+    named = {"kind": "torch", "module": "simulations.config.places:absolute_path", "loss": "no.such.package:loss"}
+    assert digests({"problem": named}) == wanted
+
+
+def test_a_key_that_was_cut_short_signs_nothing(monkeypatch, tmp_path):
+    """Whoever can empty the file would know the key."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    values = {"problem": {"kind": "torch", "module": "code.py:make"}}
+    assert signature(values, {}) == signature(values, {})
+    (tmp_path / "userdp" / "key").write_bytes(b"")
+    assert signature(values, {}) != signature(values, {})

@@ -7,9 +7,11 @@ import pytest
 from test_audit_command import config_of, instance_of
 from test_audit_report import GUARANTEE
 
+from simulations.audit import many_runs
+from simulations.audit.canaries import attacks
 from simulations.audit.instance import Instance
 from simulations.audit.many_runs import _best_attack, accounted_sampler, bound_of
-from simulations.audit.trials import Runs
+from simulations.audit.trials import Observer, Runs
 from userdp.audit.trade_off import Gaussian
 from userdp.sampling import ConcentratedBatches
 
@@ -84,3 +86,38 @@ def test_the_attack_is_chosen_on_runs_that_prove_nothing():
         _best_attack(Rooms(), [(0, 0), (1, 0)], 40, 200, print)
     assert len(chosen_on) == 40
     assert not {*chosen_on} & {*range(200)}
+
+
+@pytest.mark.parametrize(("mu", "exact"), [(0.05, None), (6.0, None), (0.05, 3.0)])
+def test_an_audit_attacks_by_what_reaches_furthest_and_counts_each_run_once(mu, exact, monkeypatch):
+    """The runs are made up; one attack sees the canaries, and all else is an audit's own."""
+    config = config_of("dp_fed_sgd", rounds=2)
+    best, numbers, seen = attacks(Instance.all_of(config)[0])[1].name, [], []
+
+    def some(observer, runs):
+        numbers.extend(runs)
+        shape = len(runs), len(observer.attack.canaries), len(observer.alike)
+        rng = np.random.default_rng([observer.number, runs[0]])
+        coins = 2 * rng.integers(0, 2, shape[:2]) - 1
+        moved = mu if observer.attack.name == best else 0.0
+        return Runs(rng.normal(size=shape) + coins[..., None] * moved / (2 * np.sqrt(shape[2])), coins)
+
+    monkeypatch.setattr(Observer, "some", some)
+    monkeypatch.setattr(Observer, "reach", lambda observer: 0.9 if observer.attack.name == best else 0.1)
+    monkeypatch.setattr(many_runs, "exact_step", lambda instance: exact)
+    found = many_runs.audit(
+        config, runs=200, confidence=0.9, workers=0, progress=lambda done, of: seen.append((done, of))
+    )
+    assert (seen[0], seen[-1]) == ((0, 400), (400, 400))  # 100 runs for each of two attacks, to choose
+    assert (numbers[200:], len({*numbers})) == ([*range(200)], 300)
+    assert (found.strategy, found.rounds, found.runs, found.confidence, found.exact) == (
+        *("dp_fed_sgd", 2, 200, 0.9),
+        exact,
+    )
+    assert found.guarantee == Instance.all_of(config)[0].plan.guarantee
+    assert found.refuted == (mu > 1.0 or exact is not None)
+    assert found.measured >= (exact or 0.0)
+    if mu > 1.0:
+        assert found.attack == best
+        assert found.canaries * 150 == found.guesses
+        assert found.canaries < found.users

@@ -443,6 +443,7 @@ TRUSTED = {"noise": "secure"}
         (TRUSTED, {}, {"kind": "local_dp"}, False),
         (TRUSTED, {"test_fraction": 0.0}, {}, False),
         (TRUSTED, {"test_fraction": 0.02}, {}, False),  # one held-out user
+        (TRUSTED, {"test_fraction": 0.04}, {}, True),
         (TRUSTED, {"all_users": None}, {}, False),
         (TRUSTED, {"all_users": None, "test_fraction": None, "split_column": "x", "split_test": 1.0}, {}, False),
     ],

@@ -32,6 +32,7 @@ from typer.testing import CliRunner
 
 from simulations import flower
 from simulations.config.run_config import load_config, parse_config
+from simulations.deployment import gate as gate_module
 from simulations.deployment import keys as keys_module
 from simulations.deployment import submit as submit_module
 from simulations.deployment import superlink
@@ -312,6 +313,8 @@ def test_keys_are_one_authoritys_each_partys_own_and_for_its_owner_alone(tmp_pat
         certificate.verify_directly_issued_by(authority)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert host in names.get_values_for_type(x509.DNSName)
+        lasts = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+        assert datetime.timedelta(days=29) < lasts <= datetime.timedelta(days=30)
     for number in (1, 2):
         private = serialization.load_ssh_private_key((tmp_path / f"node-{number}/node.key").read_bytes(), None)
         public = serialization.load_ssh_public_key((tmp_path / f"superlink/node-{number}.pub").read_bytes())
@@ -682,3 +685,21 @@ def test_a_deployed_run_is_always_kept(monkeypatch, tmp_path):
     for deployed in (False, True):
         flower.main(None, SimpleNamespace(run_config={"deployed": deployed}))
         assert (run.call_args.kwargs["deployed"], run.call_args.kwargs["checkpoint"]) == (deployed, deployed)
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+@pytest.mark.parametrize(
+    ("job", "module", "name"),
+    [("gate", gate_module, "serve"), ("superlink", superlink, "serve"), ("submit", submit_module, "Link")],
+)
+def test_a_job_is_without_keys_only_if_it_is_asked_to_be(job, module, name, insecure, monkeypatch):
+    given = Mock(side_effect=BadInput("stopped here"))
+    monkeypatch.setattr(module, name, given)
+    words = ["--config", "c.toml"] if job == "submit" else []
+    CliRunner().invoke(app, [job, *words, *["--insecure"] * insecure])
+    (arguments,) = [call.args for call in given.call_args_list]
+    assert [one for one in arguments if one == Path("/keys")] == [Path("/keys")] * (not insecure)
+    assert insecure == (None in arguments) or job == "superlink"
+    if job == "gate":
+        door, body = arguments[3:]
+        assert (door.connections, door.each, door.seconds, body) == (256, 64, 30.0, 64 * 2**20)

@@ -17,7 +17,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 from helpers import PATIENCE
 
 from simulations.deployment import gate as module
-from simulations.deployment.door import HEADER, Door, Server
+from simulations.deployment.door import HEADER, Door, Server, _Entrance
 from simulations.deployment.gate import SMALL, gate
 from simulations.deployment.keys import make_keys
 from userdp.errors import BadInput
@@ -292,6 +292,20 @@ def test_a_crowd_of_one_address_takes_no_place_of_another_one_nor_of_who_is_know
     for both in ends.values():
         for end in both:
             end.close()
+
+
+def test_whom_the_door_does_not_admit_gets_no_connection():
+    entrance = _Entrance(Door(connections=1), "127.0.0.1", 0)
+    with entrance, socket.create_connection(entrance.getsockname()) as first:
+        here, peer = entrance.accept()
+        entrance._door.trust(peer[:2])
+        with here, socket.create_connection(entrance.getsockname()) as second:
+            with pytest.raises(ConnectionAbortedError):
+                entrance.accept()
+            second.settimeout(PATIENCE)
+            assert second.recv(1) == b""
+            first.setblocking(False)
+            assert is_open(first)
 
 
 def test_the_time_of_strangers_ends_and_that_of_the_known_is_longer():

@@ -5,6 +5,8 @@ import re
 import shutil
 import tomllib
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import simulations.runs.trackers
 from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.config.run_config import parse_config
+from simulations.records import released_fields
 from simulations.records.checkpoints import Checkpoints
 from simulations.records.released_fields import (
     KINDS,
@@ -345,3 +348,15 @@ def test_checkpoints_hold_nothing_under_another_name(tmp_path):
     for name in (CHECKPOINT, ASKED):
         with np.load(tmp_path / name) as archive:
             assert {field_of(name, key).kind for key in archive.files} == {"private"}
+
+
+def test_two_strategies_declare_a_fact_of_one_name_alike(monkeypatch):
+    """Else the kind of the one would let the other's values leave."""
+    noised, private = (SimpleNamespace(kind=kind, meaning="a sum") for kind in ("noised", "private"))
+    declared = {"A": {"sum": noised}, "B": {"sum": noised}, "C": {"sum": private}}
+    monkeypatch.setattr(released_fields, "notes_of", lambda one: declared[one.__name__])
+    for names, fits in (("AB", True), ("ABC", False)):
+        kinds = SimpleNamespace(loaded=lambda names=names: ({name: type(name, (), {}) for name in names}, {}))
+        monkeypatch.setattr(released_fields, "STRATEGIES", kinds)
+        with nullcontext() if fits else pytest.raises(ValueError, match="another strategy declares 'sum'"):
+            assert [field.kind for field in released_fields._facts()] == ["noised"]

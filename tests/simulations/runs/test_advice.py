@@ -11,7 +11,8 @@ from simulations.comparison.config import parse_comparison
 from simulations.comparison.jobs import compare
 from simulations.config.run_config import parse_config
 from simulations.reports.explain import shown
-from simulations.runs.advice import advise
+from simulations.runs.advice import _advice, advise
+from simulations.runs.build import public_facts, starting_problem
 from strategies import STRATEGIES
 from userdp.errors import BadInput
 
@@ -99,3 +100,10 @@ def test_strategies_come_out_in_about_the_order_that_advice_gives(tmp_path):
     # The comparison's own report says the same.
     page = (outcome.directory / "report.md").read_text(encoding="utf-8")
     assert f"with a rank correlation of {shown(correlation)}" in page
+
+
+def test_who_has_to_trust_the_server_is_told(found):
+    """Nobody has to, with masked sums."""
+    assert all(one.trusting == STRATEGIES[one.strategy].about.server_trusted for one in found)
+    masked = parse_config(RAW | {"privacy": RAW["privacy"] | {"trust": "sum"}})
+    assert not _advice(masked, starting_problem(masked), public_facts(masked), "dp_ftrl").trusting

@@ -18,7 +18,14 @@ import userdp
 from simulations import find, train
 from simulations.config.run_config import parse_config
 from simulations.engines.configured import make_grid
-from simulations.runs.build import check_places, held_out_users, load_datasets, make_strategy, starting_problem
+from simulations.runs.build import (
+    check_places,
+    held_out_users,
+    load_datasets,
+    make_strategy,
+    public_facts,
+    starting_problem,
+)
 from simulations.runs.run import run
 from strategies import PublicFacts
 from userdp.data.source import Datasets
@@ -136,6 +143,18 @@ def test_more_users_than_places_are_refused_in_one_sentence(make, tmp_path):
     sentence = r"data\.all_users = 400: there are more users than these places, and their number is protected"
     with pytest.raises(BadInput, match=sentence):
         load_datasets(parse_config(make(path)))
+
+
+@pytest.mark.parametrize(("relation", "users"), [(ADDED, MANY), (REPLACED, FEW), (REPLACED, MANY)])
+def test_users_in_memory_are_counted_as_those_of_a_table_are(relation, users):
+    """Whoever has the users already gives `public_facts` their number: more than places never train."""
+    config = parse_config(query(relation))
+    told = "data give" if relation == REPLACED else "their number is protected"
+    with pytest.raises(BadInput, match=told) as error:
+        public_facts(config, SimpleNamespace(users=users))
+    assert (str(users) in str(error.value)) == (relation == REPLACED)
+    assert public_facts(config, SimpleNamespace(users=PLACES)).users == PLACES
+    assert public_facts(parse_config(query(ADDED)), SimpleNamespace(users=FEW)).users == PLACES
 
 
 @pytest.mark.parametrize("users", [FEW, MANY])

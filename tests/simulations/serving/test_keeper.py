@@ -6,6 +6,7 @@ import shutil
 import stat
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 from importlib import import_module
@@ -552,6 +553,42 @@ def test_a_run_that_is_cancelled_under_way_is_stopped_at_flower(clinic, accounts
     clinic.ask = asked
     assert not keeper.step()
     asked.assert_not_called()
+
+
+def test_a_run_that_was_cancelled_is_stopped_by_its_own_keeper_alone(clinic, accounts, tmp_path):
+    """Another SuperLink knows no run of that number, which would then count as stopped."""
+    number = added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    assert keeper.step()
+    queue_of(accounts).cancel(number)
+    replace(keeper, identity="somebody else", link=Federation(home=tmp_path / "other")).step()
+    assert queue_of(accounts).runs()[0].run == "1"
+    keeper.step()
+    assert clinic.runs["1"]["status"] == "finished:stopped"
+
+
+def test_a_run_that_was_cancelled_waits_for_nothing(clinic, accounts, tmp_path):
+    number = added(accounts)
+    keeper_of(clinic, accounts, tmp_path).step()
+    queue_of(accounts).cancel(number)
+    queue_of(accounts).put_back(number, NOON, "it stopped")
+    assert queue_of(accounts).runs()[0].state == "cancelled"
+    assert queue_of(accounts).take(NOON, "me") is None
+
+
+def test_a_run_that_ends_while_the_keeper_looks_is_not_made_again(clinic, accounts, tmp_path, monkeypatch):
+    """Its process holds the folder at the first look, and has ended at the second."""
+    added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    keeper.step()
+    clinic.advance()
+    clinic.runs["1"]["status"] = "finished:completed"
+    used = iter([True, False, False])
+    monkeypatch.setattr(keeper_module, "in_use", lambda folder: next(used))
+    assert keeper.step()
+    assert [(run.state, run.attempts) for run in queue_of(accounts).runs()] == [("running", 1)]
+    keeper.step()
+    assert queue_of(accounts).runs()[0].state == "done"
 
 
 # Who keeps, who is missing ------------------------------------------------------------------------------------------

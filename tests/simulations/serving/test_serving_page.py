@@ -171,9 +171,12 @@ def test_a_token_is_made_kept_and_too_long_to_guess(tmp_path):
     assert len(token) >= 43
     assert token_in(file) == token
     assert file.stat().st_mode & 0o777 == 0o600
-    file.write_text("secret\n")
-    with pytest.raises(BadInput, match="a token has at least 32 characters"):
-        token_in(file)
+    file.write_text("s" * 32 + "\n")
+    assert token_in(file) == "s" * 32
+    for short in ("secret\n", "s" * 31 + "\n\n", ""):
+        file.write_text(short)
+        with pytest.raises(BadInput, match="a token has at least 32 characters"):
+            token_in(file)
 
 
 def test_a_line_of_the_log_in_json_has_its_text_and_values_apart(capsys):

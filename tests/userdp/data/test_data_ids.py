@@ -5,10 +5,11 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from userdp.data import read_table
-from userdp.data.tables.ids import doubtful_ids
+from userdp.data.tables.ids import doubtful_ids, ids_of
 from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.nodes.node import identities
@@ -98,6 +99,14 @@ def test_a_silo_that_reads_ids_as_floats_holds_the_same_people_or_is_refused(tmp
         labels(tmp_path, [float(long), 7.0], "csv")
 
 
+def test_every_word_for_a_missing_cell_names_nobody_and_no_other_word_does():
+    """Such an id would make one person of many, of whom a limit would then protect none."""
+    words = ["NA", "n/a", "#N/A", "<NA>", "NaN", "NaT", "null", "NONE", "", "  ", " na\t"]
+    others = ["nobody", "nan1", "0", "False", "-", "N A", "unknown"]
+    found = ids_of(pa.chunked_array([[*words, *others]]), "pid")
+    assert [found.distinct[place] for place in found.positions] == [""] * len(words) + others
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -123,7 +132,9 @@ def test_other_ids_are_of_other_people(one, other):
     assert not doubtful_ids([one, other], "pid")
 
 
-@pytest.mark.parametrize("word", ["Total", " SUM ", "all", "Mean", "Grand total"])
+@pytest.mark.parametrize(
+    "word", ["Total", "totals", "Subtotal", " SUM ", "all", "overall", "Mean", "AVERAGE", "Grand total"]
+)
 def test_a_row_of_totals_is_told_to_the_holder_without_its_id(word):
     told = doubtful_ids(["anna", word, "Totalia", "summer"], "pid")
     assert told.startswith("data.user = 'pid' has an id that is a word for many people")
