@@ -7,7 +7,6 @@ from numbers import Integral
 
 from strategies.wire.wire import Wire
 from userdp.accounting import AnyLedger, Cost, Guarantee, Ledger, Privacy, epsilon_of
-from userdp.accounting.guarantee import Unit
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
@@ -46,28 +45,12 @@ class PublicFacts:
             wanted = Integral | None if name in ("max_samples", "samples") else Integral
             if not isinstance(value := getattr(self, name), wanted) or isinstance(value, bool):
                 raise BadInput(f"data.{name} = {value!r}: it is a number of people or samples; give a whole number")
-        if self.users > MOST_USERS:
-            raise BadInput(
-                f"data.users = {self.users}: a server keeps a place for each, and has room for {MOST_USERS:,} at most; "
-                "give the number of users who take part"
-            )
-        if self.users < 1:
-            raise BadInput(f"data.users = {self.users}: there must be at least one user")
+        if not 1 <= self.users <= MOST_USERS:
+            raise BadInput(f"data.users = {self.users}: give the number of users who take part, 1 to {MOST_USERS:,}")
         if self.min_samples < 1:
             raise BadInput(f"data.min_samples = {self.min_samples}: no user may be empty, use at least 1")
         if self.max_samples is not None and self.max_samples < self.min_samples:
             raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
-
-    def declared(self, fact: str, strategy: str) -> int:
-        """Return a fact that a strategy needs. Raises `BadInput`: it is not declared."""
-        value = getattr(self, fact)
-        if value is None:
-            raise BadInput(f"data.{fact} must be declared: {strategy} needs this public number in its guarantee")
-        return int(value)
-
-    def records(self, unit: Unit, strategy: str) -> int:
-        """Return the number of protected users, or of samples, which must be declared (`BadInput`)."""
-        return self.users if unit == "user" else self.declared("samples", strategy)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The result of a round, and that of a strategy: the released model, the guarantee, one record per round."""
 
-import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -100,11 +99,6 @@ class PrivateResult(Result):
     constant: Vector | None = None
     report: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def answers(self) -> list[dict[str, Any]]:
-        """The answers of a query, one a number; see `userdp.queries.Answer`."""
-        return list(self.report.get("answers", []))
-
     def add(
         self,
         server_round: int,
@@ -153,11 +147,10 @@ class PrivateResult(Result):
             folder / "model.npz", allow_pickle=False, **{name: array.numpy() for name, array in self.arrays.items()}
         )
         (folder / "guarantee.json").write_text(json.dumps(self.guarantee.as_dict(), indent=2), encoding="utf-8")
-        if self.answers:
-            with (folder / "answers.csv").open("w", encoding="utf-8", newline="") as file:
-                rows = csv.DictWriter(file, list(self.answers[0]))
-                rows.writeheader()
-                rows.writerows(self.answers)
+        if answers := self.report.get("answers"):
+            import pandas as pd  # noqa: PLC0415 -- slow to import
+
+            pd.DataFrame(answers).to_csv(folder / "answers.csv", index=False)
 
     @property
     def missing_users(self) -> int:

@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     result = make_strategy(config).start(grid, roster_timeout=config["roster_timeout"])
     print(result.guarantee)
-    for one in result.answers:
+    for one in result.report["answers"]:
         name = " ".join(filter(None, (one["statistic"], one["column"], one["level"])))
         print(f"{name}: {one['estimate']:.4g} {one['unit']}, 95 % in [{one['low']:.4g}, {one['high']:.4g}]")
     if config["output"]:

@@ -16,7 +16,7 @@ from strategies.baselines.heavy_tailed.estimators import deep_centre, group_radi
 from strategies.baselines.heavy_tailed.options import HeavyTailedOptions, group_warnings
 from strategies.baselines.heavy_tailed.partitions import group_size, shuffled, spread, spread_length
 from strategies.baselines.heavy_tailed.shuffling import GROUP_ACCOUNTING, GroupAccounting, group_rho
-from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, most_of, samples_of
+from strategies.baselines.samples.sample_options import MEANINGS, clipped_sum, declared, most_of, samples_of
 from userdp.accounting import ONE_GAUSSIAN, Cost, Guarantee, Ledger, Privacy, calibrate_noise, epsilon_of, rho_for
 from userdp.arrays import Vector
 from userdp.errors import BadInput
@@ -187,7 +187,7 @@ class IterativeMeanSGD(Recipe, HeavyTailedOptions):
 
     def _checked_samples(self, given: Given) -> tuple[int, int]:
         """(samples of all users together, most of one user)."""
-        samples, slots = samples_of(given), given.public.declared("max_samples", given.strategy)
+        samples, slots = samples_of(given), declared(given, "max_samples")
         if samples > given.users * slots:
             raise BadInput(
                 f"data.samples = {samples}: more than {given.users} users of at most {slots} "

@@ -10,6 +10,7 @@ from strategies import Fact, Given, NoisyPhase, Number, Outline, Phases, Strateg
 from strategies.baselines.high_dimensional.hard_thresholding import log_rounds
 from strategies.baselines.peeling import Peeling, PeelingAccounting
 from strategies.baselines.propose_then_release import ProposeThenRelease
+from strategies.baselines.samples.sample_options import records_of
 from userdp.arrays import Vector
 from userdp.errors import BadInput
 from userdp.nodes import Computation
@@ -52,7 +53,7 @@ class SparseRoundsOptions(StrategyOptions):
 
     def folds(self, given: Given) -> Folds:
         """The folds of ``rounds``, or of theory; `BadInput` for more rounds than users, or no sample count."""
-        users, records = given.users, given.public.records(given.privacy.unit, given.strategy)
+        users, records = given.users, records_of(given)
         rounds = min(log_rounds(records), users) if self.rounds is None else self.rounds
         if rounds > users:
             raise BadInput(f"strategy.rounds = {rounds}: each takes users of its own, and there are {users}")

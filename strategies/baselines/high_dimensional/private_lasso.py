@@ -16,6 +16,7 @@ from strategies.baselines.high_dimensional.vertex_rounds import (
     vertex_rounds,
 )
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum
+from strategies.baselines.samples.sample_options import records_of
 from userdp.accounting import RoundLedger
 from userdp.errors import BadInput
 from userdp.mechanisms import ExponentialMechanism
@@ -75,7 +76,7 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
     def scheme(self, given: Given) -> ProposeThenRelease:
         _check_problem(given.problem)
         privacy, radius = given.privacy, self.l1_radius
-        ball, records = self.ball(given), given.public.records(privacy.unit, given.strategy)
+        ball, records = self.ball(given), records_of(given)
         rounds = self.rounds or max(1, min(self.max_rounds, int((records * privacy.epsilon) ** 0.4)))
         sampler = lasso.Selections(given.users, rounds, self.accounting)
         each = sampler.calibrate(privacy.epsilon, privacy.delta)

@@ -25,6 +25,7 @@ from strategies.baselines.high_dimensional.vertex_rounds import (
     vertex_rounds,
 )
 from strategies.baselines.propose_then_release import ProposeThenRelease, bounded_sum
+from strategies.baselines.samples.sample_options import records_of
 from strategies.baselines.smoothed_truncation import largest_truncated
 from userdp.errors import BadInput, PopulationTooSmall
 from userdp.mechanisms import ExponentialMechanism
@@ -101,7 +102,7 @@ class RobustFrankWolfe(Recipe, VertexRoundsOptions):
 
     def scheme(self, given: Given) -> ProposeThenRelease:
         n, epsilon, beta = given.users, given.privacy.epsilon, self.inverse_variance
-        polytope, records = self._polytope(given), given.public.records(given.privacy.unit, given.strategy)
+        polytope, records = self._polytope(given), records_of(given)
         moment, failure = self.second_moment, self.failure
         theory = FrankWolfeTheory(polytope, given.dimension, records, epsilon, moment, beta, failure, self.sensitivity)
         falling = self.schedule == "falling"

@@ -155,14 +155,27 @@ def rounds_by_theory(rounds: int | None, wanted: Callable[[], float], most: int)
     return count, (warning,)
 
 
+def declared(given: Given, fact: str) -> int:
+    """Return a public fact that the strategy needs. Raises `BadInput`: it is not declared."""
+    value = getattr(given.public, fact)
+    if value is None:
+        raise BadInput(f"data.{fact} must be declared: {given.strategy} needs this public number in its guarantee")
+    return int(value)
+
+
 def samples_of(given: Given) -> int:
     """N, samples of all users together. Raises `BadInput`: it is not declared."""
-    return given.public.declared("samples", given.strategy)
+    return declared(given, "samples")
 
 
 def most_of(given: Given) -> int | None:
     """Samples of a user that count at user level; None at sample level. `BadInput` if that limit is not declared."""
-    return given.public.declared("max_samples", given.strategy) if given.privacy.unit == "user" else None
+    return declared(given, "max_samples") if given.privacy.unit == "user" else None
+
+
+def records_of(given: Given) -> int:
+    """Return the number of protected users, or of samples, which must be declared (`BadInput`)."""
+    return given.users if given.privacy.unit == "user" else samples_of(given)
 
 
 def corner_of(given: Given) -> float:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from strategies import About, Gathered, Given, Noise, NoisyRelease, Outline, Price, Recipe, Request, Scheme, Step
 from strategies.baselines.declared_bounds import declared, no_better
+from strategies.baselines.samples.sample_options import records_of
 from strategies.baselines.sparse_gradients.perturbed_minimiser import ConvexRisk, PerturbedMinimiser, Projection
 from userdp.accounting import ACCOUNTANT, Cost, Ledger, Privacy, epsilon_of
 from userdp.arrays import Vector
@@ -207,7 +208,7 @@ def _risk(given: Given) -> ConvexRisk:
             "needs no certificate (dp_fed_sgd), or change the problem's bounds"
         )
     return ConvexRisk(
-        records=given.public.records(given.privacy.unit, given.strategy),
+        records=records_of(given),
         dimension=dimension,
         sparsity=min(certificate.sparsity or dimension, dimension),
         gradient_norm=certificate.gradient_norm or 0.0,
