@@ -40,13 +40,15 @@ from simulations.runs.build import make_plan, make_strategy, public_facts, start
 from simulations.runs.trackers import _ending
 from simulations.serving.overview import Overview, Shown, _progress
 from simulations.serving.queue import STATES
-from strategies import STRATEGIES, drop_in_report
+from strategies import STRATEGIES, PublicFacts, Statistics, drop_in_report
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult
 from strategies.drop_in import DropIn
+from userdp.accounting import Privacy
 from userdp.accounting.filter import Total
 from userdp.accounting.guarantee import Guarantee
-from userdp.streams import GIVEN_SEED, SECURE_ASSUMPTIONS
+from userdp.queries import table_query
+from userdp.streams import DRAWN_SEED, GIVEN_SEED, SECURE_ASSUMPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIND = {"data": {"path": "t.csv", "user": "who", "all_users": 60}, "find": {"max_samples": True}}
@@ -107,7 +109,20 @@ def test_every_public_class_of_strategies_is_one_of_those_looked_at():
     drop_ins = {one for one in public if issubclass(one, DropIn)}
     recipes = {one for one in public if issubclass(one, Recipe) and "about" in vars(one)}
     assert drop_ins == set(DropIn.__subclasses__())
-    assert recipes <= {STRATEGIES[name] for name in STRATEGIES}
+    assert recipes - {Statistics} <= {STRATEGIES[name] for name in STRATEGIES}
+
+
+def test_statistics_of_nodes_say_where_their_noise_comes_from():
+    query = table_query(
+        [{"statistic": "mean", "of": "height"}], user="who", features=["height"], ranges={"height": [150.0, 200.0]}
+    )
+    for noise, seed, said in (
+        ("seeded", 5, [GIVEN_SEED]),
+        ("seeded", None, [DRAWN_SEED]),
+        ("secure", None, [*SECURE_ASSUMPTIONS]),
+    ):
+        strategy = Statistics().strategy(query, PublicFacts(60), Privacy(8.0, 1e-3, noise=noise), seed=seed)
+        assert sources(strategy.plan.guarantee) == said
 
 
 @pytest.mark.parametrize("name", userdp.sklearn.__all__)

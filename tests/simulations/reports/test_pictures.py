@@ -56,7 +56,7 @@ def people(users=400, rows=3):
 
 
 def trained(kind, directory=None, frame=None, **settings):
-    problem = {"kind": kind, **({"count_bound": 12.0} if kind == "poisson" else {})}
+    problem = {"kind": kind, **({"count_bound": 12.0, "radius": 1.0} if kind == "poisson" else {})}
     return train(
         people() if frame is None else frame,
         user="who",

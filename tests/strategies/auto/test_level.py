@@ -315,7 +315,7 @@ def test_only_counts_are_counted_and_balanced(name):
 
 @pytest.mark.parametrize(("silent", "apart"), [(0.0, 0.3), (0.4, 0.0), (0.4, 0.2), (0.9, 0.05)])
 def test_who_is_silent_may_hide_that_the_mean_target_is_farther_from_the_middle(silent, apart):
-    """Of people of whom 1 - silent are heard, whose mean target lies ``apart / heard`` from the middle."""
+    """The share 1 - silent of people is heard, and their mean target lies ``apart / heard`` from the middle."""
     problem = make(Auto, FAMILIES["squared"], USERS).problem
     progress, release = make(Auto, FAMILIES["squared"], USERS).memory, Fixed(apart)
     progress.silent = silent
