@@ -37,6 +37,7 @@ from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.masking.masks import MaskKey
 from userdp.masking.shares import _own_mask, _round_key, _secrets
+from userdp.masking.sums import threshold
 from userdp.nodes.node import Node
 from userdp.problems import Quadratic
 
@@ -204,6 +205,8 @@ def test_with_the_most_lost_and_the_most_colluding_epsilon_is_the_promised_one(n
     with Lossy(nodes_of(wide, people, nodes), lambda question, _, node: question == "masked" and node < lost) as grid:
         found = final(method.start(grid))
         keys = [node.key for node in grid._nodes]
+    shared = [message.content["sharing"]["threshold"] for message in grid.asked if "sharing" in message.content]
+    assert shared == [threshold(nodes, colluding, lost)] * nodes
     models = [Reader().model(message) for message in grid.trained[::nodes]] + [found]
     together = max(1, math.floor(round(colluding * nodes, 9)))
     coalition = range(nodes - together, nodes)
