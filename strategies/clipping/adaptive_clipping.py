@@ -93,8 +93,11 @@ class AdaptiveScheme(Scheme):
         return asked if masked is not None else self._covered(asked, self.found_by)
 
     def _find(self, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
-        """Set the clip to the median length; the model stays, and is no part of an average."""
-        if gathered.lost:
+        """Set the clip to the median length; the model stays, and is no part of an average.
+
+        Where nobody answered, noise alone would choose the clip: the next round asks again.
+        """
+        if gathered.lost or gathered.skipped:
             return Step(x, x, {"lost": 1.0})
         shares, deviation = gathered.values / self.sampler.expected_batch, gathered.noise / self.sampler.expected_batch
         if self.masked is None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import AdaptiveClipping, DropInAuto, DropInFedAvg, PublicFacts, private_updates
+from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum
@@ -124,6 +125,15 @@ def test_a_row_is_within_what_the_noise_of_the_search_is_made_for(options):
     assert moved >= asked.sensitivity(sampler.relation) * (1 - 1e-12)
     if sampler.secret:
         assert moved == pytest.approx(sampler.sensitivity_factor)
+
+
+def test_a_round_that_a_killed_process_may_have_released_finds_no_clip_in_noise_alone():
+    scheme = strategy_of_recipe(AdaptiveClipping(find_clip=True, local_steps=1, rounds=3)).scheme
+    memory, x = scheme.new_memory(), np.ones(3)
+    nothing = Gathered(np.zeros(OCTAVES), 40, 0, skipped=True)
+    step = scheme.take(0, x, nothing, memory, lambda purpose: pytest.fail("noise is drawn"))
+    assert (memory.clip, step.facts) == (0.0, {"lost": 1.0})
+    assert scheme.ask(1, memory).computation.name == "update_octaves"
 
 
 def strategy_of_recipe(recipe):
