@@ -297,6 +297,14 @@ def test_a_buffer_or_a_frozen_parameter_that_a_forward_pass_may_have_filled_is_r
     assert private.spent_epsilon < private.guarantee.epsilon
 
 
+def test_a_buffer_that_is_new_is_refused():
+    module = network()
+    private = planned(module)
+    module.register_buffer("seen", torch.ones(2))
+    with pytest.raises(BadInput, match="seen of the module has changed since the plan"):
+        private.backward(nobody)
+
+
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps, torch.save])
 def test_it_cannot_be_copied_saved_or_sent(how, tmp_path):
     given = (tmp_path / "saved.pt",) if how is torch.save else ()
@@ -313,6 +321,7 @@ def test_it_cannot_be_copied_saved_or_sent(how, tmp_path):
         ({"privacy": Privacy(8.0, 1e-3, trust="sum")}, "leave out unit and trust"),
         ({"cohort": USERS + 1}, "a batch takes 31 users and there are 30"),
         ({"rounds": 0}, "each must be at least 1"),
+        ({"max_samples": 0}, "max_samples = 0: must be a whole number, one or more"),
         ({"clip_norm": 0.0}, "clip_norm = 0.0: must be a positive finite number"),
         ({"clip_norm": math.inf}, "clip_norm = inf: must be"),
         ({"sampling": "disjoint", "relation": "add_or_remove"}, "such cohorts are priced for replacing a user"),
