@@ -170,6 +170,7 @@ def test_a_plan_of_masked_sums_warns_before_it_spends_where_no_round_could_tell(
 
 REFUSED = {
     "a clip": ({"clip_norm": 0.5}, "strategy.clip_norm = 0.5 is given, and strategy.find_clip = true finds one"),
+    "no range": ({"clip_low": 2.0, "clip_high": 1.0}, "strategy.clip_low = 2 is above strategy.clip_high = 1"),
     "one round": ({"rounds": 1}, "strategy.rounds = 1 with strategy.find_clip = true: .* give at least 2"),
     "no training": ({"local_steps": None}, "users here send gradients: give strategy.local_steps"),
 }
