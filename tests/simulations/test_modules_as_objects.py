@@ -192,6 +192,11 @@ def with_attribute():
         ("loss", closed(2), [closed(4), loss]),
         ("loss", passing(closed(2)), [passing(closed(4)), passing(loss), passing(Powers(2).loss)]),
         ("loss", Powers(2).loss, [Powers(4).loss]),
+        (
+            "loss",
+            passing(lambda outputs, targets: outputs[:, 0]),
+            [passing(lambda outputs, targets: targets)],
+        ),
         ("module", bent(closed(2)), [bent(closed(4)), bent(nn.functional.relu)]),
         ("loss", nn.BCEWithLogitsLoss(reduction="none"), [nn.BCEWithLogitsLoss(reduction="sum")]),
     ],
