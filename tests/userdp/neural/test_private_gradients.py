@@ -312,6 +312,14 @@ def test_it_cannot_be_copied_saved_or_sent(how, tmp_path):
         how(planned(), *given)
 
 
+def test_a_process_that_was_forked_has_a_copy_and_computes_nothing(monkeypatch):
+    private = planned()
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(BadInput, match="cannot be copied or saved"):
+        private.backward(nobody)
+    assert private.spent_epsilon == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
