@@ -11,12 +11,12 @@ import logging
 import tomllib
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from simulations.config.places import make_absolute
-from simulations.config.run_config import RunConfig, load_config, overridden, parse_config
+from simulations.config.run_config import RunConfig, load_config, overridden, parse_config, read_toml
 from simulations.engines.grids import populated, shards
 from simulations.records.checkpoints import in_use
 from simulations.records.named_code import code_in
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["main", "node_of"]
 
 log = logging.getLogger("userdp")
-_Named = tuple[str, tuple[str, ...], str]  # the configuration's file, its overrides, and its text in place of a file
+# The configuration's file, its overrides, its text in place of a file, and whether somebody else chose them.
+_Named = tuple[str, tuple[str, ...], str, bool]
 _ROOT = Path(__file__).resolve().parent.parent
 _SHORT = {
     "epsilon": "privacy.epsilon",
@@ -110,9 +111,14 @@ def configuration_of(text: str, changes: tuple[str, ...] = ()) -> RunConfig:
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"settings is not valid TOML: {error}") from None
     make_absolute(overridden(raw, changes), _ROOT / "simulations" / "configs")
+    return _with_own_code(raw)
+
+
+def _with_own_code(raw: dict[str, Any]) -> RunConfig:
+    """Check the values of a configuration; `BadInput` for a file of code that is no part of userdp."""
     for field, place in code_in(raw).items():
-        home = Path(place.rpartition(":")[0])
-        if home.suffix == ".py" and not home.resolve().is_relative_to(_ROOT):
+        home = place.rpartition(":")[0]
+        if home.endswith(".py") and not Path(home).resolve().is_relative_to(_ROOT):
             raise BadInput(f"{field} = {place!r}: the file is no part of userdp; put it beside simulations/configs")
     return parse_config(raw)
 
@@ -123,7 +129,8 @@ def _named(context: "Context") -> _Named:
     given = {_SHORT.get(key) or key.removeprefix("set."): value for key, value in asked.items() if _changes(key, value)}
     written = (value if isinstance(value, str) else json.dumps(value) for value in given.values())
     changes = tuple(f"{key}={value}" for key, value in zip(given, written, strict=True))
-    return str(path), changes, str(asked.get("settings", ""))
+    foreign = bool(asked.get("deployed", False)) or "silo" in context.node_config
+    return str(path), changes, str(asked.get("settings", "")), foreign
 
 
 def _changes(key: str, value: str | int | float | bytes) -> bool:
@@ -135,8 +142,13 @@ def _changes(key: str, value: str | int | float | bytes) -> bool:
 
 @lru_cache(maxsize=1)
 def _configuration(named: _Named) -> RunConfig:
-    path, changes, text = named
-    return configuration_of(text, changes) if text else load_config(path, changes)
+    path, changes, text, foreign = named
+    if text:
+        return configuration_of(text, changes)
+    if not foreign:
+        return load_config(path, changes)
+    make_absolute(raw := read_toml(Path(path), changes), Path(path).parent)
+    return _with_own_code(raw)
 
 
 @lru_cache(maxsize=1)

@@ -26,6 +26,12 @@ def module_name(path: Path) -> str:
     return f"{__name__}.{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}:{quoted}"
 
 
+def is_object(place: str) -> bool:
+    """Return whether a place is that of an object, and not of a file that has such a name."""
+    home = place.rpartition(":")[0]
+    return home.startswith(OBJECT) and not home.endswith(".py")
+
+
 def keep_object(value: object, name: str, digest: str) -> str:
     """Keep an object for this process, and return its place; a later one of the same name and digest replaces it."""
     module = sys.modules.setdefault(OBJECT + digest, ModuleType(OBJECT + digest))

@@ -13,6 +13,7 @@
 
 import copy
 import math
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -33,7 +34,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.covered import check_covered
 from userdp.nodes.node import Node
 from userdp.noise import rounding_slack
-from userdp.problems.bounds import positive
+from userdp.problems.bounds import count, positive
 from userdp.sampling.base import Wanted
 from userdp.sampling.registry import sampler_of
 from userdp.streams import Streams, assumptions
@@ -105,7 +106,8 @@ class PrivateGradients:
         if privacy.unit != "user" or privacy.trust != "server" or not privacy.delta:
             raise BadInput(f"{privacy}: whole users get Gaussian noise here: leave out unit and trust, give a delta")
         named = dict(module.named_parameters(remove_duplicate=False))
-        self._module, self._most, self._coded = module, max_samples, levels is not None
+        self._module, self._coded, self._process = module, levels is not None, os.getpid()
+        self._most = math.inf if max_samples is None else count("max_samples", max_samples)
         self._shape, self._trained = (*input_shape,), {name for name, one in named.items() if one.requires_grad}
         on_gpu, columns = any(one.is_cuda for one in named.values()), math.prod(input_shape)
         problem = self._problem = TorchProblem(
@@ -131,7 +133,7 @@ class PrivateGradients:
         self.guarantee: Guarantee = promise.assuming(*assumptions(privacy.noise, "user", drawn=seed is None))
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse (`BadInput`) copies, which would draw the same noise and spend the budget once more."""
+        """Refuse (`BadInput`) copies, which would draw the same noise and spend the budget once more; so is a fork."""
         raise BadInput("private gradients cannot be copied or saved, because a budget is spent once: make new ones")
 
     @property
@@ -149,6 +151,8 @@ class PrivateGradients:
         again: samples of another shape, none or too many of a user; a buffer or frozen parameter has changed.
         """
         index, sampler = self._round, self._sampler
+        if self._process != os.getpid():
+            self.__reduce_ex__(None)  # a fork copies it, too
         if index == sampler.rounds:
             raise RunFailed(f"all {index} rounds are spent: plan more of them before the first")
         x, cohort = self._model(), sampler.cohort(index)
@@ -167,7 +171,7 @@ class PrivateGradients:
         """Return (p,) the trainable parameters; `BadInput` if anything else of the module has changed."""
         now, first = map(_tensors, (self._module, self._original.module))
         for name in now.keys() - self._trained:
-            if not torch.equal(now[name].to(first[name].dtype), first[name]):
+            if name not in first or not torch.equal(now[name].to(first[name].dtype), first[name]):
                 raise BadInput(
                     f"{name} of the module has changed since the plan, and a forward pass may have filled it with "
                     "data: call module.eval() before your own passes, or make new private gradients"
@@ -179,8 +183,8 @@ class PrivateGradients:
         features, targets = list[Tensor](), list[Tensor]()
         for user in cohort.tolist():
             inputs, wanted = map(torch.as_tensor, samples_of(user))
-            count, most = inputs.shape[:1], self._most or math.inf
-            fits = inputs.shape[1:] == self._shape and wanted.shape == count and 1 <= sum(count) <= most
+            size, most = inputs.shape[:1], self._most
+            fits = inputs.shape[1:] == self._shape and wanted.shape == size and 1 <= sum(size) <= most
             if not fits or (self._coded and inputs.is_floating_point()):
                 raise BadInput(
                     f"user {user} has inputs {(*inputs.shape,)} of {inputs.dtype} and targets {(*wanted.shape,)}: give "

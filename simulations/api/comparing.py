@@ -21,7 +21,7 @@ from simulations.records.named_code import code_in
 from simulations.reports.explain import shown
 from userdp.data.tables.frames import FRAME, Frame, write_frame
 from userdp.errors import BadInput
-from userdp.named import OBJECT
+from userdp.named import is_object
 from userdp.tracebacks import without_internals
 
 Data = Frame | str | Path | Comparison | Mapping[str, Any]
@@ -100,7 +100,7 @@ def compare(
     """
     with folder_of(None) as tables, folder_of(directory) as folder:
         comparison = _configured(data, settings, tables)
-        if workers != 0 and any(place.startswith(OBJECT) for place in code_in(comparison.raw).values()):
+        if workers != 0 and any(map(is_object, code_in(comparison.raw).values())):
             raise BadInput(
                 f"workers = {workers}: processes of Ray get a comparison as text, without the objects of Python in "
                 "problem; name them as 'file.py:name', or set workers = 0"

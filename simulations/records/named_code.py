@@ -15,7 +15,7 @@ from simulations.config.places import named_code
 from simulations.config.run_config import RunConfig
 from simulations.records.run_directory import private_folder, read_json
 from userdp.errors import BadInput
-from userdp.named import OBJECT
+from userdp.named import OBJECT, is_object
 
 log = logging.getLogger("userdp")
 _KEY = Path("userdp") / "key"
@@ -43,7 +43,7 @@ def digests(config: Values) -> dict[str, str]:
 
 def _digest(place: str) -> str:
     home = place.rpartition(":")[0]
-    if home.startswith(OBJECT):
+    if is_object(place):
         return home.removeprefix(OBJECT)
     try:
         spec = None if home.endswith(".py") else find_spec(home)
@@ -81,7 +81,7 @@ def check_code(directory: Path, config: Values, *, trusted: bool) -> None:
     ``config`` holds the values of its config.toml, not yet parsed, because parsing imports the class of a strategy.
     """
     # Objects that this process has were given to it; importing others names the fault.
-    named = {field: place for field, place in code_in(config).items() if not place.startswith(OBJECT)}
+    named = {field: place for field, place in code_in(config).items() if not is_object(place)}
     if not named:
         return
     recorded = _recorded(directory)

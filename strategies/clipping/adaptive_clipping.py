@@ -93,8 +93,11 @@ class AdaptiveScheme(Scheme):
         return asked if masked is not None else self._covered(asked, self.found_by)
 
     def _find(self, x: Vector, gathered: Gathered, memory: MovingClip, noise: Noise) -> Step:
-        """Set the clip to the median length; the model stays, and is no part of an average."""
-        if gathered.lost:
+        """Set the clip to the median length; the model stays, and is no part of an average.
+
+        Where nobody answered, noise alone would choose the clip: the next round asks again.
+        """
+        if gathered.lost or gathered.skipped:
             return Step(x, x, {"lost": 1.0})
         shares, deviation = gathered.values / self.sampler.expected_batch, gathered.noise / self.sampler.expected_batch
         if self.masked is None:
@@ -222,7 +225,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
         factor = 1e6 if self.find_clip else 1e3
         low, high = self.clip_low or self.clip_norm / factor, self.clip_high or self.clip_norm * factor
         if self.find_clip:
-            self._check_finding()
+            self._check_finding(low, high)
         elif not low <= self.clip_norm <= high:
             raise BadInput(
                 f"strategy.clip_norm = {self.clip_norm:g} lies outside strategy.clip_low = {low:g} to "
@@ -270,8 +273,10 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
             made.masked_sum(clip)
         return made
 
-    def _check_finding(self) -> None:
-        """Refuse (`BadInput`) a search for the clip of users who do not train, beside a clip, or without a round."""
+    def _check_finding(self, low: float, high: float) -> None:
+        """Refuse (`BadInput`) a search of users who do not train, beside a clip, without a round, or of no range."""
+        if low > high:
+            raise BadInput(f"strategy.clip_low = {low:g} is above strategy.clip_high = {high:g}: change one of them")
         if not self.trains:
             raise BadInput(
                 "strategy.find_clip = true finds the clip of updates, and users here send gradients: give "

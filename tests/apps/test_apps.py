@@ -162,6 +162,15 @@ def test_questions_that_cannot_be_meant_are_refused(one, told):
         table_query([one], **part("userdp-query", "task").COLUMNS)
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [({"relation": "replace-one"}, "relation = 'replace-one': must be"), ({"max_samples": 0}, "max_samples = 0: must")],
+)
+def test_relations_and_limits_that_do_not_exist_are_refused(more, told):
+    with pytest.raises(BadInput, match=re.escape(told)):
+        table_query([{"statistic": "quantiles", "of": "wait"}], **part("userdp-query", "task").COLUMNS, **more)
+
+
 # userdp-run: any configuration ----------------------------------------------------------------------------------------
 
 

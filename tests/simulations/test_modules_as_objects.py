@@ -151,6 +151,27 @@ def closed(power):
     return closing
 
 
+def passing(inner):
+    def outer(outputs, targets):
+        return inner(outputs, targets)
+
+    return outer
+
+
+class Powers:
+    def __init__(self, power):
+        self.power = power
+
+    def loss(self, outputs, targets):
+        return (outputs[:, 0] - targets) ** self.power
+
+
+def bent(function):
+    module = seeded()
+    module.bend = function
+    return module
+
+
 def halved():
     module = seeded()
     module.layers[0].weight.data[0, 0] /= 2
@@ -169,6 +190,14 @@ def with_attribute():
         ("module", Net, [Other, made, partial(Net, 4), seeded()]),
         ("module", seeded(), [halved(), with_attribute(), seeded().eval(), Other()]),
         ("loss", closed(2), [closed(4), loss]),
+        ("loss", passing(closed(2)), [passing(closed(4)), passing(loss), passing(Powers(2).loss)]),
+        ("loss", Powers(2).loss, [Powers(4).loss]),
+        (
+            "loss",
+            passing(lambda outputs, targets: outputs[:, 0]),
+            [passing(lambda outputs, targets: targets)],
+        ),
+        ("module", bent(closed(2)), [bent(closed(4)), bent(nn.functional.relu)]),
         ("loss", nn.BCEWithLogitsLoss(reduction="none"), [nn.BCEWithLogitsLoss(reduction="sum")]),
     ],
 )

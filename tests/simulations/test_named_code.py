@@ -18,6 +18,7 @@ from simulations.records.named_code import NO_FILE, code_in, digests, signature
 from simulations.records.run_directory import FILES
 from simulations.runs.run import run
 from simulations.terminal import BAD_INPUT
+from userdp import named
 from userdp.errors import BadInput
 
 CODE = """
@@ -100,6 +101,16 @@ def test_any_place_of_code_is_refused(sent, problem):
         del changed["problem"]["module"]
     (sent / "config.toml").write_text(tomli_w.dumps(changed), encoding="utf-8")
     refused(predict(sent), sent, "os:abort")
+
+
+def test_a_file_with_the_name_of_an_object_is_code(sent, monkeypatch):
+    monkeypatch.chdir(sent.parent)
+    spoofed = Path(f"{named.OBJECT}1.py")
+    spoofed.write_text(CODE, encoding="utf-8")
+    changed = raw(sent.parent, module=f"{spoofed}:make")
+    (sent / "config.toml").write_text(tomli_w.dumps(changed), encoding="utf-8")
+    refused(predict(sent), sent, "add --trust-code")
+    assert digests(changed) == {"module": hashlib.sha256(CODE.encode()).hexdigest()}
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,11 @@ def described(root: Any) -> dict[Path, Any]:
     return {path: _value(thing) for path, thing in _walk(root)}
 
 
+def functions(root: Any) -> Iterator[FunctionType | MethodType]:
+    """Yield the functions and bound methods in ``root``."""
+    return (thing for _, thing in _walk(root) if isinstance(thing, FunctionType | MethodType))
+
+
 def difference(one: dict[Path, Any], other: dict[Path, Any]) -> str | None:
     """Return the name of something that differs, None if nothing does; the longest path is the most specific."""
     absent = object()

@@ -11,7 +11,7 @@ from pydantic import Field
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.kinds import imported
-from userdp.named import OBJECT, keep_object
+from userdp.named import OBJECT, is_object, keep_object
 from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 from userdp.settings import Section
@@ -54,7 +54,7 @@ class Named:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the place alone, for other processes to import the function themselves; an object goes with it."""
-        if self.place.startswith(OBJECT):
+        if is_object(self.place):
             return _with_object, (self.field, self.place, self.found)
         return type(self), (self.field, self.place)
 

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, PlainValidator, SerializeAsAny, ValidationError
 from scipy.sparse import hstack
 
+from userdp.accounting.checks import check_relation
 from userdp.accounting.guarantee import Relation
 from userdp.arrays.sparse_rows import Sparse, dense, sparse_rows
 from userdp.arrays.types import Rows, Vector
@@ -169,7 +170,8 @@ def table_query(
     """
     from userdp.data.tables.columns import Columns  # noqa: PLC0415 -- loads PyArrow, which tables alone need
 
-    found = []
+    check_relation(relation)
+    found, most = [], None if max_samples is None else bounds.count("max_samples", max_samples)
     for number, one in enumerate(ask, start=1):
         if (name := one.get("statistic")) not in STATISTICS:
             raise BadInput(f"ask {number}: statistic = {name!r} is unknown; there are {', '.join(STATISTICS)}")
@@ -178,7 +180,7 @@ def table_query(
         except ValidationError as error:
             first = error.errors()[0]
             raise BadInput(f"ask {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return TableQuery(found, relation, Columns(**declared).shape, max_samples)
+    return TableQuery(found, relation, Columns(**declared).shape, most)
 
 
 Asked = Annotated[SerializeAsAny[Statistic], PlainValidator(_asked)]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import tomli_w
 from examples import call, table_section
+from flwr.app import Context, RecordDict
 from helpers_serving import SETTINGS, Federation, logging_of_this_process, queue_of
 from test_keeper import NOON, keeper_of, kept_to_the_end
 
@@ -111,7 +112,9 @@ def test_a_run_of_the_queue_on_people_enters_an_account_that_there_is(tmp_path, 
     assert Accounts(accounts).names() == []
 
 
-@pytest.mark.parametrize("where", ["{folder}/evil.py", "../../../../../..{folder}/evil.py", "~/evil.py"])
+@pytest.mark.parametrize(
+    "where", ["{folder}/evil.py", "{folder}/.py", "../../../../../..{folder}/evil.py", "~/evil.py"]
+)
 @pytest.mark.parametrize(
     "named",
     [
@@ -125,8 +128,23 @@ def test_a_run_of_the_queue_on_people_enters_an_account_that_there_is(tmp_path, 
 def test_a_text_names_no_code_beside_the_app(tmp_path, monkeypatch, named, where):
     """Such as a strategy that promises what it likes; it is not even imported."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    for name in ("evil.py", ".py"):
+        (tmp_path / name).write_text("raise SystemExit('imported')")
     text = tomli_w.dumps(made_up(tmp_path) | named).replace("{file}", where.format(folder=tmp_path))
     assert tomllib.loads(text)
-    with pytest.raises(BadInput, match=r"evil.py:[A-Za-z]+': the file is no part of userdp"):
+    with pytest.raises(BadInput, match=r"\.py:[A-Za-z]+': the file is no part of userdp"):
         configuration_of(text)
+
+
+@pytest.mark.parametrize("config", ["simulations/configs/demo.toml", "{folder}/run.toml"])
+@pytest.mark.parametrize(
+    ("deployed", "node_config"), [({"deployed": True}, {}), ({}, {"silo": "nowhere"})], ids=["server", "silo"]
+)
+def test_a_deployment_names_no_code_beside_userdp(tmp_path, config, deployed, node_config):
+    """Whoever submits a run names a file of the silo's machine, or changes keys of one of userdp's own."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(made_up(tmp_path)))
+    changes = {"config": config.format(folder=tmp_path), "set.strategy.kind": f"{tmp_path}/evil.py:Free"}
+    context = Context(1, 0, node_config, RecordDict(), changes | deployed)
+    with pytest.raises(BadInput, match=r"evil\.py:Free': the file is no part of userdp"):
+        flower.run_configuration(context)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import AdaptiveClipping, DropInAuto, DropInFedAvg, PublicFacts, private_updates
+from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum
@@ -126,6 +127,15 @@ def test_a_row_is_within_what_the_noise_of_the_search_is_made_for(options):
         assert moved == pytest.approx(sampler.sensitivity_factor)
 
 
+def test_a_round_that_a_killed_process_may_have_released_finds_no_clip_in_noise_alone():
+    scheme = strategy_of_recipe(AdaptiveClipping(find_clip=True, local_steps=1, rounds=3)).scheme
+    memory, x = scheme.new_memory(), np.ones(3)
+    nothing = Gathered(np.zeros(OCTAVES), 40, 0, skipped=True)
+    step = scheme.take(0, x, nothing, memory, lambda purpose: pytest.fail("noise is drawn"))
+    assert (memory.clip, step.facts) == (0.0, {"lost": 1.0})
+    assert scheme.ask(1, memory).computation.name == "update_octaves"
+
+
 def strategy_of_recipe(recipe):
     return recipe.strategy(Quadratic(3, 9.0, 9.0), PublicFacts(40), Privacy(4.0, 1e-4), seed=0)
 
@@ -160,6 +170,7 @@ def test_a_plan_of_masked_sums_warns_before_it_spends_where_no_round_could_tell(
 
 REFUSED = {
     "a clip": ({"clip_norm": 0.5}, "strategy.clip_norm = 0.5 is given, and strategy.find_clip = true finds one"),
+    "no range": ({"clip_low": 2.0, "clip_high": 1.0}, "strategy.clip_low = 2 is above strategy.clip_high = 1"),
     "one round": ({"rounds": 1}, "strategy.rounds = 1 with strategy.find_clip = true: .* give at least 2"),
     "no training": ({"local_steps": None}, "users here send gradients: give strategy.local_steps"),
 }

@@ -297,11 +297,27 @@ def test_a_buffer_or_a_frozen_parameter_that_a_forward_pass_may_have_filled_is_r
     assert private.spent_epsilon < private.guarantee.epsilon
 
 
+def test_a_buffer_that_is_new_is_refused():
+    module = network()
+    private = planned(module)
+    module.register_buffer("seen", torch.ones(2))
+    with pytest.raises(BadInput, match="seen of the module has changed since the plan"):
+        private.backward(nobody)
+
+
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps, torch.save])
 def test_it_cannot_be_copied_saved_or_sent(how, tmp_path):
     given = (tmp_path / "saved.pt",) if how is torch.save else ()
     with pytest.raises(BadInput, match="cannot be copied or saved, because a budget is spent once"):
         how(planned(), *given)
+
+
+def test_a_process_that_was_forked_has_a_copy_and_computes_nothing(monkeypatch):
+    private = planned()
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(BadInput, match="cannot be copied or saved"):
+        private.backward(nobody)
+    assert private.spent_epsilon == 0
 
 
 @pytest.mark.parametrize(
@@ -313,6 +329,7 @@ def test_it_cannot_be_copied_saved_or_sent(how, tmp_path):
         ({"privacy": Privacy(8.0, 1e-3, trust="sum")}, "leave out unit and trust"),
         ({"cohort": USERS + 1}, "a batch takes 31 users and there are 30"),
         ({"rounds": 0}, "each must be at least 1"),
+        ({"max_samples": 0}, "max_samples = 0: must be a whole number, one or more"),
         ({"clip_norm": 0.0}, "clip_norm = 0.0: must be a positive finite number"),
         ({"clip_norm": math.inf}, "clip_norm = inf: must be"),
         ({"sampling": "disjoint", "relation": "add_or_remove"}, "such cohorts are priced for replacing a user"),
