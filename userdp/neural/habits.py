@@ -168,7 +168,7 @@ def _near(one: Tensor, other: Tensor, *, rtol: float, atol: float) -> bool:
 def _enlarged(block: Block, times: float) -> Block:
     """Return a block with its numbers multiplied; codes stay."""
     features = block.dense_features
-    return replace(block, features=features * np.float32(times)) if features.dtype == np.float32 else block
+    return replace(block, features=np.multiply(features, np.float32(times))) if features.dtype == np.float32 else block
 
 
 def _joined(*blocks: Block) -> Block:

@@ -112,7 +112,7 @@ def test_what_is_exported_costs_another_accountant_the_same(relation):
 def test_the_events_of_a_guarantee_cost_another_accountant_no_less_and_hardly_more(
     relation, accountant, epsilon, delta
 ):
-    """By dp-accounting itself, at the guarantee's own delta, and where a whole curve is claimed at others."""
+    """It is asked at the guarantee's own delta, and about one Gaussian at further ones, too."""
     own = relation.value.removesuffix("-one").replace("-", "_").replace("replace", "replace_one")
     promise = Guarantee("user", own, epsilon, delta, accountant, "others", (), True)
     price = prices(promise, own)[0]
