@@ -132,6 +132,16 @@ class FlowerDeployment(FlowerEngine):
             command = [str(FLWR.with_name(program)), *options]
             self._begun.append(subprocess.Popen(command, cwd=self.home, env=self.environment, stdout=log, stderr=log))
 
+    def renew(self, number: int) -> None:
+        """Kill the SuperNode of a node-config, counted from 0, with all that it started, and start another in place."""
+        old = self._begun[1 + number]
+        for process in (*psutil.Process(old.pid).children(recursive=True), old):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        old.wait(PATIENCE)
+        program, *options = map(str, old.args)
+        self._begin(Path(program).name, *options)
+
     def stop(self) -> None:
         super().stop()
         for process in self._begun:

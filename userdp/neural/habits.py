@@ -5,7 +5,7 @@ Their importance for privacy: `userdp.neural.isolation`.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from userdp.neural.samples import Samples
 
 PROCESSOR = torch.device("cpu")  # The device of trials.
 MADE_UP = _FEW, _MORE = 3, 5  # Samples of two made-up users.
+_LARGE = 1e2, 1e6  # Made-up numbers are between zero and one, and times these.
 # Differences that rounding may cause in calls of other sizes, relative to each result, and to the largest: of float32,
 # and of bfloat16, which keeps eight bits.
 _ALIKE, _ALIKE_MIXED = (1e-3, 1e-6), (3e-2, 3e-2)
@@ -135,27 +136,39 @@ class _Trial:
                     pair.module(broken)
 
     def mixes(self, pair: Pair, own: Block, by_sample: bool, alike: float, alike_to_all: float) -> bool:
-        """Return whether the results of ``own`` change with samples before and behind it in the same call."""
+        """Return whether the results of ``own`` change with samples before and behind it in the same call.
+
+        Where results are numbers of each sample, which many users share a call for, others are tried at large, too.
+        """
         count, found = own.samples, []
+        others = [[self.user(_MORE, seed), self.user(_MORE, seed + 1)] for seed in (10, 20)]
+        weights = torch.zeros(2 * _MORE + count, dtype=torch.float64)
+        weights[_MORE : _MORE + count] = 1 / count
         try:
-            for seed in (10, 20):
-                joined = _joined(self.user(_MORE, seed), own, self.user(_MORE, seed + 1))
-                weights = torch.zeros(joined.samples, dtype=torch.float64)
-                weights[_MORE : _MORE + count] = 1 / count
-                found.append(self.run(pair, joined, weights))
+            found = [self.run(pair, _joined(first, own, last), weights) for first, last in others]
             alone = self.run(pair, own)
             if by_sample:
-                found = [[each.reshape(joined.samples, -1)[_MORE : _MORE + count] for each in one] for one in found]
+                with suppress(BadInput):  # it takes certain numbers only, which tells nothing
+                    for times in _LARGE:
+                        joined = _joined(_enlarged(others[0][0], times), own, others[0][1])
+                        found.append(self.run(pair, joined, weights))
+                found = [[each.reshape(len(weights), -1)[_MORE : _MORE + count] for each in one] for one in found]
                 alone = [each.reshape(count, -1) for each in alone]
         except (BadInput, RuntimeError):  # it takes no other sizes
             return True
         exact, close = partial(_near, rtol=0.0, atol=0.0), partial(_near, rtol=alike, atol=alike_to_all)
-        return not (all(map(exact, *found)) and all(map(close, found[0], alone)))
+        return not (all(all(map(exact, found[0], one)) for one in found) and all(map(close, found[0], alone)))
 
 
 def _near(one: Tensor, other: Tensor, *, rtol: float, atol: float) -> bool:
     scale = float(torch.nan_to_num(other).abs().max()) if other.numel() else 0.0
     return one.shape == other.shape and torch.allclose(one, other, rtol=rtol, atol=atol * scale, equal_nan=True)
+
+
+def _enlarged(block: Block, times: float) -> Block:
+    """Return a block with its numbers multiplied; codes stay."""
+    features = block.dense_features
+    return replace(block, features=np.multiply(features, np.float32(times))) if features.dtype == np.float32 else block
 
 
 def _joined(*blocks: Block) -> Block:

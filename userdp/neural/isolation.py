@@ -14,7 +14,8 @@ Formal guarantees:
     and that user's samples; the generators of the process are put back afterwards. Coins are public and part of the
     row's function: a clip bounds the row for all coins, and no noise of a mechanism comes from them, so secure noise
     loses nothing. (3) Batches. Users share a call only if a sample's result does not change with other samples of the
-    call: on made-up samples bit for bit, and with the size of the call by rounding alone. Under `torch.func.vmap` a
+    call: on made-up samples bit for bit, for losses also beside far larger ones, and with the size of the call by
+    rounding alone. Under `torch.func.vmap` a
     user shares a call with padding, which repeats one of its own samples at weight zero. A module that takes users side
     by side (`userdp.neural.shared`) computes all their samples in one call, each by its own user's parameters. Losses
     of several users that changed the copy are computed again, user by user. Assumptions, about behaviour for some data

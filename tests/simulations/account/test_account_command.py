@@ -8,13 +8,15 @@ import pytest
 from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import PLDAccountant
 from examples import call, changed
+from flwr import serverapp as flower
 from tomli_w import dumps
 
 from simulations.account.accounts import Account, Entry
 from simulations.account.command import _list, _show
-from simulations.account.export import exported
+from simulations.account.export import events, exported
 from simulations.terminal import BAD_INPUT
-from userdp.accounting import Guarantee, Price, Total
+from userdp.accounting import ONE_GAUSSIAN, Guarantee, Price, Total
+from userdp.accounting.filter import prices
 
 pytestmark = pytest.mark.usefixtures("accounts")
 
@@ -100,6 +102,41 @@ def test_what_is_exported_costs_another_accountant_the_same(relation):
     spent = found["privacy_spent"]
     assert (spent["num_releases"], added) == (3, pytest.approx(1.1e-6))
     assert accountant.get_epsilon(spent["delta"] - added) == pytest.approx(spent["epsilon"], rel=1e-3)
+
+
+@pytest.mark.parametrize("relation", flower.NeighboringRelation)
+@pytest.mark.parametrize(
+    ("accountant", "epsilon", "delta"),
+    [(ONE_GAUSSIAN, 0.3, 1e-6), (ONE_GAUSSIAN, 6.0, 1e-9), ("any", 0.7, 0.0), ("any", 3.0, 1e-7)],
+)
+def test_the_events_of_a_guarantee_cost_another_accountant_no_less_and_hardly_more(
+    relation, accountant, epsilon, delta
+):
+    """It is asked at the guarantee's own delta, and about one Gaussian at further ones, too."""
+    own = relation.value.removesuffix("-one").replace("-", "_").replace("replace", "replace_one")
+    promise = Guarantee("user", own, epsilon, delta, accountant, "others", (), True)
+    price = prices(promise, own)[0]
+    theirs = PLDAccountant(NeighboringRelation[relation.name])
+    for event in events(price, own):
+        theirs.compose(getattr(dp_event, event.pop("event"))(**event))
+    for at in (delta, *([1e-4, 1e-12] if promise.is_one_gaussian else [])):
+        ours = epsilon if at == delta else Total(8.0, at, own).spent_epsilon(price)
+        their = theirs.get_epsilon(max(at - price.delta, 1e-15))
+        assert ours - 1e-6 <= their <= ours * 1.001 + 1e-4
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 6.0])
+def test_flowers_accountant_takes_what_is_exported_and_its_state_goes_out_and_in(epsilon):
+    promise = Guarantee("user", "add_or_remove", epsilon, 1e-6, ONE_GAUSSIAN, "others", (), True)
+    (event,) = events(prices(promise, "add_or_remove")[0], "add_or_remove")
+    come_and_go, whole = flower.NeighboringRelation.ADD_OR_REMOVE_ONE, flower.SamplingMethod.NO_AMPLIFICATION
+    config = flower.PrivacyConfig(1e-6, 100, come_and_go, whole)
+    first, again = flower.RdpAccountant(config), flower.RdpAccountant(config)
+    first.compose(flower.GaussianPrivacyEvent(event["noise_multiplier"], sample_size=100, population_size=100))
+    again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    spent = again.get_privacy_spent()
+    assert spent == first.get_privacy_spent()
+    assert epsilon - 1e-6 <= spent.epsilon <= 1.3 * epsilon  # Renyi privacy is looser than the exact price
 
 
 @pytest.mark.parametrize("module", ["sqlalchemy", "psycopg"])

@@ -85,6 +85,43 @@ def test_a_copy_for_others_holds_the_answers(raw, tmp_path):
     assert json.loads((tmp_path / "copy" / "result.json").read_text())["answers"] == done.result["answers"]
 
 
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+def test_a_silo_too_small_to_tell_of_or_without_people_is_told_apart_from_one_whose_mean_is_zero(relation, tmp_path):
+    silos = np.repeat(["north", "south", "tiny"], [60, 60, 2])
+    sick = np.where(silos == "south", 0.0, np.random.default_rng(0).uniform(0, 1, len(silos)))
+    people = pd.DataFrame({"who": [f"person {number}" for number in range(len(silos))], "silo": silos, "sick": sick})
+    columns = {"features": ["sick"], "ranges": {"sick": [0.0, 1.0]}, "all_users": len(silos), "epsilon": 2.0}
+    columns |= {"user": "who", "categorical": {"silo": ["north", "south", "tiny", "nobody"]}, "delta": 1e-4}
+    ask = [{"statistic": "group_means", "of": "sick", "by": "silo"}]
+    found = query(people, ask=ask, relation=relation, seed=1, directory=tmp_path / "run", progress=False, **columns)
+    rows = found.table.set_index("level")
+    assert rows["estimate"].isna().to_dict() == {"north": False, "south": False, "tiny": True, "nobody": True}
+    assert rows.loc["south", "estimate"] < 0.1
+    assert rows.loc["south", "high"] < 0.2
+    assert rows.loc[["tiny", "nobody"], ["low", "high"]].to_numpy().tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    file = pd.read_csv(tmp_path / "run" / "answers.csv", index_col="level")
+    told = {one["level"]: one["estimate"] for one in found.result["answers"]}
+    for silo in ("tiny", "nobody"):
+        assert np.isnan(file.loc[silo, "estimate"])
+        assert told[silo] is None
+    assert repr(found).count("drowned in noise") == found.page.count("drowned in noise") == 2
+
+
+def test_two_copies_for_others_hold_the_same_released_numbers_and_no_others(raw, tmp_path):
+    """Whoever has both knows no more than whoever has one: no copy draws noise, nor tells what stays at home."""
+    raw["privacy"]["noise"] = "secure"
+    done = run(parse_config(raw), directory=tmp_path / "run")
+    one, other = (copy_released(done.directory, tmp_path / name).parent for name in ("one", "other"))
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
+    for path in one.iterdir():
+        assert path.read_bytes() == (other / path.name).read_bytes(), path.name
+    for copied in (one, other):
+        assert json.loads((copied / "result.json").read_text())["answers"] == done.result["answers"]
+        assert not [path.name for path in copied.iterdir() if b"_private" in path.read_bytes()]
+    with pytest.raises(BadInput, match="must be a new or an empty folder"):
+        copy_released(done.directory, one)
+
+
 def test_describe_takes_a_frame_and_has_a_default(raw):
     frame = pd.read_csv(raw["data"]["path"])
     found = query(frame, **COLUMNS, **BUDGET, progress=False)

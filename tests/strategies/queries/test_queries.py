@@ -157,6 +157,18 @@ def test_a_silent_node_ends_the_query():
         strategy.start(grid)
 
 
+@pytest.mark.parametrize("trust", ["server", "sum"])
+def test_a_silo_that_nobody_heard_of_ends_the_query_before_it_spends(trust):
+    """Its people would be counted as zeros."""
+    strategy = made(MEAN, privacy=Privacy(1.0, 1e-5, trust=trust))
+    parts = np.array_split(np.arange(USERS), 3)[:2]
+    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
+    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="too few users have a node"):
+        strategy.start(grid)
+    assert strategy.spent_epsilon == 0
+    assert not strategy.result.rounds
+
+
 def test_a_masked_sum_that_cannot_be_read_is_no_answer():
     strategy = made(MEAN, privacy=Privacy(1.0, 1e-5, trust="sum"), max_missing=0.2)
     parts = np.array_split(np.arange(USERS), 20)

@@ -31,7 +31,8 @@ COMPUTATIONS = {
     "gradients": Computation("user_gradient", "sum", CLIP),
     "local training": Computation("local_update", "sum", CLIP, parameters=TRAINING.parameters()),
 }
-BOTH_WAYS = [(name, way) for name in HARMLESS for way in ("loop", "grouped") if name in NEITHER or way == "loop"]
+UNNOTICED = [*NEITHER, "SomeSamplesMix"]
+BOTH_WAYS = [(name, way) for name in HARMLESS for way in ("loop", "grouped") if name in UNNOTICED or way == "loop"]
 
 
 def make(factory, execution="loop", **options):
