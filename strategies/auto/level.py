@@ -100,7 +100,9 @@ class Level(Stage, share=0.05, weight=3.0):
         slope = 1 / curvature if family.open_ends else 1.0
         # Whoever is silent counts as the middle of the range: those heard are farther from it, by up to this.
         silent, apart = progress.silent, abs(float(released[0]))
-        doubt = min(math.hypot(deviation, apart * silent) / (1 - silent), math.hypot(deviation, silent / 2))
+        doubt = math.hypot(deviation, silent / 2)
+        if silent < 1:  # noise may say that nobody is heard
+            doubt = min(doubt, math.hypot(deviation, apart * silent) / (1 - silent))
         progress.level_deviation = slope * doubt * (high - low)
         return {"mean_target": mean, "noise_deviation": deviation}
 

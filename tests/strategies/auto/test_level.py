@@ -326,6 +326,16 @@ def test_who_is_silent_may_hide_that_the_mean_target_is_farther_from_the_middle(
     assert silent or progress.level_deviation == release.deviation * wide
 
 
+@pytest.mark.parametrize("silent", [1.0, 1.2])
+def test_where_noise_says_that_nobody_is_heard_the_mean_target_is_in_doubt_by_half_of_that(silent):
+    problem = make(Auto, FAMILIES["squared"], USERS).problem
+    progress, release = make(Auto, FAMILIES["squared"], USERS).memory, Fixed(0.1)
+    progress.silent = silent
+    Level(problem).take(progress, np.zeros(2), release)
+    wide = problem.family.high - problem.family.low
+    assert progress.level_deviation == pytest.approx(math.hypot(release.deviation, silent / 2) * wide)
+
+
 class Fixed:
     """A release of that mean, less the middle of the range."""
 
