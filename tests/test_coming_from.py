@@ -37,6 +37,11 @@ def before_and_after(name, module):
         pytest.skip(f"{module} is not installed, or not with these versions of its own: {missing}")
 
 
+@pytest.mark.parametrize("kind", ["xgboost", "vertical", "secure aggregation", "federated analytics", "Message API"])
+def test_whoever_comes_with_an_example_that_has_no_strategy_here_reads_what_takes_its_place(kind):
+    assert kind in PARTS["Flower"]
+
+
 def test_each_section_has_a_short_example_before_and_after():
     assert list(PARTS) == ["Flower", "pfl", "diffprivlib", "statsmodels"]
     for part in PARTS.values():
