@@ -43,9 +43,9 @@ OPTIONS = {
 """Options with which these take steps."""
 
 
-def population():
+def population(middle=0.5):
     """Users who agree as far as robust strategies ask."""
-    return federation_of(0.5 + 0.2 * np.random.default_rng(6).normal(size=(SIZES.sum(), 2)), SIZES.tolist())
+    return federation_of(middle + 0.2 * np.random.default_rng(6).normal(size=(SIZES.sum(), 2)), SIZES.tolist())
 
 
 def method_of(name, seed=3):
@@ -127,7 +127,8 @@ def test_the_order_of_replies_does_not_matter(name):
 @pytest.mark.sweep(2)
 @each_strategy
 def test_flower_issue_3328_same_seed_same_bits_and_another_seed_other_noise(name):
-    runs = (trace(local_grid(PROBLEM, population()), name, seed)[0] for seed in (3, 3, *range(4, 12)))
+    people = population(middle=0.0)  # about where training starts, so that noise decides even where signs are released
+    runs = (trace(local_grid(PROBLEM, people), name, seed)[0] for seed in (3, 3, *range(4, 12)))
     first, again = next(runs), next(runs)
     np.testing.assert_array_equal(first, again)
     # Of some steps there are few, so not every seed leads elsewhere.
