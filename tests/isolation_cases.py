@@ -235,7 +235,7 @@ class WhileItRuns(Body):
 
 
 class SomeSamplesCarry(Body):
-    """Counts, but only what made-up samples never hold."""
+    """Counts, but only what made-up samples never hold, nor enlarged ones: numbers far below zero."""
 
     def __init__(self):
         super().__init__()
@@ -243,7 +243,7 @@ class SomeSamplesCarry(Body):
         self.places = []
 
     def between(self, values, x):
-        if some(x, 10):
+        if some(-x, 10):
             self.large += 1
             self.places.append(1)
         return values * (1 + self.large) * (1 + len(self.places))
