@@ -30,17 +30,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class FlowerEngine:
-    """A private SuperLink in a neutral folder, stopped by its pid at the end.
+def patient(code: str) -> str:
+    """Return an app of a page that waits longer for its nodes: whoever is slow on a busy machine is not missing."""
+    assert code.count(".start(grid)") == 1
+    return code.replace(".start(grid)", f".start(grid, roster_timeout={PATIENCE})")
 
-    Apps import the tree under test, or, with the ``flwr`` command of another environment, what is installed there.
+
+class FlowerEngine:
+    """A private SuperLink in a neutral folder, with simulated nodes, stopped by its pid at the end.
+
+    It is begun here, because one that `flwr run` begins is given up after 15 s, too little on a busy machine. Apps
+    import the tree under test, or, with the ``flwr`` command of another environment, what is installed there.
     """
 
     def __init__(self, home: Path, flwr: Path = FLWR) -> None:
         self.home, self._flwr = home, flwr
+        self._begun: list[subprocess.Popen[bytes]] = []
         self.environment = os.environ | {
             "FLWR_HOME": str(home),
-            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -67,15 +74,39 @@ class FlowerEngine:
         self.wait(self.submit(app, nodes, settings), timeout)
 
     def submit(self, app: Path, nodes: int, settings: Mapping[str, str | int | float]) -> str:
-        """Submit the app, again if need be: the command waits 15 s for its SuperLink, too little on a busy machine."""
+        if not self._begun:
+            self._begin_simulation()
         run_config = self.home / "run-config.toml"
         run_config.write_text(tomli_w.dumps(settings))
         options = [*self._federation(nodes), "--run-config", str(run_config), "--format", "json"]
-        deadline, answer = time.monotonic() + PATIENCE, dict[str, object]()
-        while "run-id" not in answer and time.monotonic() < deadline:
-            answer = json.loads(self.flwr("run", str(app), *options))
+        answer = json.loads(self.flwr("run", str(app), *options))
         assert "run-id" in answer, answer
         return str(answer["run-id"])
+
+    def _begin_simulation(self) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        self._configure(address, {"insecure": True})
+        kept = ["--database", str(self.home / "state.db")]
+        self._begin("flower-superlink", "--insecure", "--simulation", "--port", address.partition(":")[2], *kept)
+        self._await(address)
+
+    def _configure(self, address: str, connection: Mapping[str, object]) -> None:
+        found = {"default": "deploy", "deploy": {"address": address, **connection}}
+        (self.home / "config.toml").write_text(tomli_w.dumps({"superlink": found}))
+
+    def _begin(self, program: str, *options: str) -> None:
+        with (self.home / f"{program}.log").open("a") as log:
+            command = [str(self._flwr.with_name(program)), *options]
+            self._begun.append(subprocess.Popen(command, cwd=self.home, env=self.environment, stdout=log, stderr=log))
+
+    def _await(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+                return
+            time.sleep(0.5)
+        raise TimeoutError((self.home / "flower-superlink.log").read_text())
 
     def _federation(self, nodes: int) -> list[str]:
         return ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
@@ -92,6 +123,8 @@ class FlowerEngine:
             environ = process.info["environ"] or {}
             if environ.get("FLWR_HOME") == str(self.home) and process.pid != os.getpid():
                 process.send_signal(signal.SIGKILL)
+        for begun in self._begun:
+            begun.wait(PATIENCE)
 
 
 def run_on_flower(
@@ -111,7 +144,6 @@ class FlowerDeployment(FlowerEngine):
 
     def __init__(self, home: Path, node_configs: Sequence[str], keys: Path | None = None) -> None:
         super().__init__(home)
-        self._begun: list[subprocess.Popen[bytes]] = []
         address, insecure = f"127.0.0.1:{free_port()}", ["--insecure"]
         link, node, connection = insecure, insecure, {"insecure": True}
         if keys is not None:
@@ -119,18 +151,12 @@ class FlowerDeployment(FlowerEngine):
             link = ["--ssl-ca-certfile", authority]
             link += [word for name, file in files.items() for word in (f"--ssl-{name}", str(keys / file))]
             node, connection = ["--root-certificates", authority], {"root-certificates": authority}
-        link_file = {"default": "deploy", "deploy": {"address": address, **connection}}
-        (home / "config.toml").write_text(tomli_w.dumps({"superlink": link_file}))
+        self._configure(address, connection)
         self._begin("flower-superlink", *link, "--port", address.partition(":")[2])
         for config in node_configs:
             options = ["--superlink", address, "--port", str(free_port()), "--node-config", config]
             self._begin("flower-supernode", *node, *options)
         self._await(address)
-
-    def _begin(self, program: str, *options: str) -> None:
-        with (self.home / f"{program}.log").open("a") as log:
-            command = [str(FLWR.with_name(program)), *options]
-            self._begun.append(subprocess.Popen(command, cwd=self.home, env=self.environment, stdout=log, stderr=log))
 
     def renew(self, number: int) -> None:
         """Kill the SuperNode of a node-config, counted from 0, with all that it started, and start another in place."""
@@ -141,20 +167,6 @@ class FlowerDeployment(FlowerEngine):
         old.wait(PATIENCE)
         program, *options = map(str, old.args)
         self._begin(Path(program).name, *options)
-
-    def stop(self) -> None:
-        super().stop()
-        for process in self._begun:
-            process.wait(PATIENCE)
-
-    def _await(self, address: str) -> None:
-        host, _, port = address.partition(":")
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
-                return
-            time.sleep(0.5)
-        raise TimeoutError((self.home / "flower-superlink.log").read_text())
 
     def _federation(self, nodes: int) -> list[str]:
         return []

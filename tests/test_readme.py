@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
-from helpers_flower import run_on_flower
+from helpers_flower import patient, run_on_flower
 
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid
@@ -88,7 +88,7 @@ def test_the_example_in_python_runs_as_written(tmp_path, monkeypatch, capsys):
 def test_the_example_app_runs_on_flower_with_the_pyproject_of_the_page(example, tmp_path):
     app = tmp_path / "app"
     app.mkdir()
-    (app / "app.py").write_text(app_code())
+    (app / "app.py").write_text(patient(app_code()))
     (app / "pyproject.toml").write_text(
         next(block for block in blocks("toml", "docs/flower-app.md") if "tool.flwr.app" in block)
     )

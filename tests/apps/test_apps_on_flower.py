@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 from app_results import APPS, defaults, part
+from helpers import PATIENCE
 from helpers_flower import FlowerDeployment, FlowerEngine
 
 from simulations.deployment.keys import make_keys
 from userdp.accounting import Guarantee
 
-SETTINGS = {"delta": 1e-3, "epsilon": 2.0}
+SETTINGS = {"delta": 1e-3, "epsilon": 2.0, "roster_timeout": PATIENCE}
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 

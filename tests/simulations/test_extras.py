@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from helpers_flower import run_on_flower
+from helpers_flower import patient, run_on_flower
 
 from userdp.errors import BadInput
 from userdp.extras import MODULES, check_extra, missing_extra
@@ -125,7 +125,7 @@ def test_an_installation_without_extras_runs_on_ray_and_as_a_flower_app(tmp_path
         flags=re.DOTALL,
     )
     assert count == 2
-    (app / "app.py").write_text(code.replace("RobustRounds", "DPFedAvg"), encoding="utf-8")
+    (app / "app.py").write_text(patient(code.replace("RobustRounds", "DPFedAvg")), encoding="utf-8")
     (app / "pyproject.toml").write_text(settings, encoding="utf-8")
     run_on_flower(tmp_path / "flower", app, 2, {"output": str(tmp_path)}, home / "bin" / "flwr")
     assert (tmp_path / "model.npz").exists()
