@@ -35,7 +35,9 @@ class Effect(OfNumbers):
 
     whole: ClassVar[bool] = True
     by: str = Field(description="Column of declared levels: the arms. The others are compared with the first.")
-    stratum: str | None = Field(None, description="Column of declared levels, within each of which arms are compared.")
+    stratum: str | None = None
+    """Column of declared levels, within each of which arms are compared, weighted by their numbers of people. A level
+    with hardly anybody in an arm drowns the answer: leave it out of data.categorical."""
     bins: list[float] | None = Field(None, min_length=2)
     """Edges that rise, to compare quantiles; numbers beyond them do not count."""
     at: list[Annotated[float, Field(gt=0, lt=1)]] = Field([0.5], min_length=1, description="Quantiles, with bins.")
@@ -100,11 +102,12 @@ class Effect(OfNumbers):
         assert column.range is not None
         (low, high), unit, found = column.range, column.unit or f"units of {column.name}", []
         edges = self._edges()
+        bands = None if edges is None else arms.bands(edges)
         for other in range(1, len(names)):
             words = f"{names[other]} - {names[0]}"
-            if edges is not None:
+            if edges is not None and bands is not None:
                 for quantile in self.at:
-                    ends, error = quantile_effect(arms, other, edges, quantile)
+                    ends, error = quantile_effect(edges, bands[:, [0, other]], quantile)
                     found.append(self.told(f"{words} at {quantile:g}", ends, error, unit))
                 continue
             one = arms.difference(other).scaled(high - low)
@@ -149,8 +152,8 @@ class Arms:
         return means, slopes
 
     def error(self, slope: Array, squared: Callable[[Array], Array]) -> float:
-        """Return the standard error of what moves by ``slope`` (A, S, F); ``squared`` gives a cell's square."""
-        spread = float(np.sum(np.apply_along_axis(squared, -1, slope) * self.cells))
+        """Return the standard error of what moves by ``slope`` (A, S, F); ``squared`` gives the squares of cells."""
+        spread = float(np.sum(squared(slope) * self.cells))
         return math.sqrt(self._noise(slope) + max(spread, 0.0))
 
     def difference(self, other: int) -> Estimated:
@@ -158,7 +161,7 @@ class Arms:
         means, slopes = self.means(np.array([0.0, 0.5, 1.0]))
         if not np.isfinite(means[[0, other]]).all():
             return UNKNOWN
-        return Estimated(means[other] - means[0], self.error(slopes[other] - slopes[0], squared_polynomial))
+        return Estimated(means[other] - means[0], self.error(slopes[other] - slopes[0], _squared_lines))
 
     def ratio(self, other: int, low: float, high: float) -> tuple[tuple[float, float, float], float]:
         """Return an arm's mean of numbers in [low, high] over the first arm's, its interval, and its standard error."""
@@ -168,32 +171,38 @@ class Arms:
         if any(not means[arm] > TOLD_APART * math.sqrt(self._noise(slopes[arm])) for arm in (0, other)):
             return (math.nan, *bounds), math.inf
         value = means[other] / means[0]
-        error = self.error(slopes[other] / means[other] - slopes[0] / means[0], squared_polynomial)
+        error = self.error(slopes[other] / means[other] - slopes[0] / means[0], _squared_lines)
         ends = value * np.exp(np.array([0.0, -NORMAL_95, NORMAL_95]) * error)
         estimate, least, most = np.clip(ends, *bounds).tolist()
         return (estimate, least, most), float(value * error)
+
+    def bands(self, edges: Vector) -> Array:
+        """Return each arm's distribution function at the edges (E,) of bins, and its standard errors: (2, A, E)."""
+        found = np.zeros((2, len(self.sizes), len(edges)))
+        for place in range(1, len(edges)):
+            shares, slopes = self.means(np.repeat([1.0, 0.0], [place, len(edges) - 1 - place]))
+            found[:, :, place] = shares, [self.error(slope, np.square) for slope in slopes]
+        return found
 
     def _noise(self, slope: Array) -> float:
         return self.sums.noise(np.append(slope, 0.0))
 
 
-def quantile_effect(arms: Arms, other: int, edges: Vector, quantile: float) -> tuple[tuple[float, float, float], float]:
-    """Return by how much an arm's quantile exceeds that of the first arm, its interval, and its standard error.
+def _squared_lines(slope: Array) -> Array:
+    return np.apply_along_axis(squared_polynomial, -1, slope)
 
-    The interval of one arm's quantile holds all numbers at which its distribution function, with its error there, may
-    be ``quantile``. Two independent ones make that of the difference: its reach to each side is the root of the sum of
-    squares of the two that lead there (Zou, Donner 2008), which a sum of both would exceed by 41 % for equal arms.
+
+def quantile_effect(edges: Vector, bands: Array, quantile: float) -> tuple[tuple[float, float, float], float]:
+    """Return by how much the second arm's quantile exceeds the first's, its interval, and its standard error.
+
+    ``bands`` (2, 2, E) are distribution functions of two arms at edges (E,), and their standard errors. The interval of
+    one arm's quantile holds all numbers at which its function may be ``quantile``. Two of them make that of the
+    difference: its reach to each side is the root of the sum of squares of the two that lead there (Zou, Donner 2008).
     """
-    width = edges[-1] - edges[0]
-    shares, errors = np.zeros((2, 2, len(edges)))
-    for place in range(1, len(edges)):
-        means, slopes = arms.means(np.repeat([1.0, 0.0], [place, len(edges) - 1 - place]))
-        shares[:, place] = means[[0, other]]
-        if not np.isfinite(shares[:, place]).all():
-            return (math.nan, -width, width), math.inf
-        errors[:, place] = [arms.error(slopes[arm], np.square) for arm in (0, other)]
-    found = []
-    for share, error in zip(shares, NORMAL_95 * errors, strict=True):
+    width, found = float(edges[-1] - edges[0]), []
+    if not np.isfinite(bands).all():
+        return (math.nan, -width, width), math.inf
+    for share, error in zip(bands[0], NORMAL_95 * bands[1], strict=True):
         middle = 0.5 * (first_at(edges, share, quantile) + last_at(edges, share, quantile))
         found.append((middle, first_at(edges, share + error, quantile), last_at(edges, share - error, quantile)))
     (base, base_low, base_high), (value, low, high) = found
