@@ -55,7 +55,7 @@ def check(name, users, epsilon, repetitions):
 
 
 def plain_answers(name, people):
-    """Return what comes to mind first: rows (U, K) of sums, how far one user moves them, and what is made of noisy sums."""
+    """Return what comes to mind first: rows (U, K) of sums, how far one user moves them, and what is made of them."""
     usable = ~np.isnan(people.features[:, 0])
     owners, x = np.repeat(np.arange(people.users), people.sizes)[usable], people.features[usable, 0].astype(float)
     sizes = np.bincount(owners, minlength=people.users)
