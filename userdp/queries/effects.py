@@ -67,7 +67,8 @@ class Effect(OfNumbers):
         return math.prod(self._form(facts)) + 1
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        column, codes = self.column(facts), np.zeros(block.samples, dtype=np.int64)
+        column, most, edges = self.column(facts), self.most(facts), self._edges()
+        codes = np.zeros(block.samples, dtype=np.int64)
         numbers = block.dense_features[:, [column.places[0]]]
         usable = ~np.isnan(numbers[:, 0])
         for split in self._splits(facts):
@@ -78,12 +79,7 @@ class Effect(OfNumbers):
         there, first, counts = np.unique(owners, return_index=True, return_counts=True)
         cells = np.zeros(block.users, dtype=np.int64)
         cells[there] = codes[usable][first]
-        alone, column, most, edges = (
-            Block(numbers, block.offsets),
-            replace(column, places=(0,)),
-            self.most(facts),
-            self._edges(),
-        )
+        alone, column = Block(numbers, block.offsets), replace(column, places=(0,))
         if edges is None:
             own_votes = votes.moments(alone, column, 2, most)
         else:
@@ -101,8 +97,7 @@ class Effect(OfNumbers):
         arms, column, names = Arms(sums, self._form(facts)), self.column(facts), self._splits(facts)[0].levels
         assert column.range is not None
         (low, high), unit, found = column.range, column.unit or f"units of {column.name}", []
-        edges = self._edges()
-        bands = None if edges is None else arms.bands(edges)
+        bands = None if (edges := self._edges()) is None else arms.bands(edges)
         for other in range(1, len(names)):
             words = f"{names[other]} - {names[0]}"
             if edges is not None and bands is not None:
