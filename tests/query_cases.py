@@ -25,6 +25,9 @@ SUMS = [
     {"statistic": "counts", "of": "city"},
     {"statistic": "group_means", "of": "age", "by": "city"},
     {"statistic": "correlation", "of": ["age", "visits"]},
+    {"statistic": "effect", "of": "age", "by": "city"},
+    {"statistic": "effect", "of": "visits", "by": "city", "bins": [0, 1, 2, 5, 8]},
+    {"statistic": "variance_components", "of": "age"},
 ]
 SUMS += [one | {"per": "sample"} for one in SUMS]
 QUANTILES = [{"statistic": "quantiles", "of": "age", "bins": [0, 20, 30, 100]}]

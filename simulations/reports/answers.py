@@ -19,7 +19,7 @@ def answer_rows(answers: Answers) -> list[tuple[str, ...]]:
             one["column"] or "",
             one["level"] or "",
             "drowned in noise" if one["estimate"] is None else shown(float(one["estimate"])),
-            *(shown(float(one[end])) for end in ("low", "high")),
+            *("any" if one[end] is None else shown(float(one[end])) for end in ("low", "high")),  # a ratio has no bound
             one["unit"],
         )
         for one in answers

@@ -22,8 +22,8 @@ from userdp.arrays.types import Array, Vector
 from userdp.queries.votes import bernstein
 
 NORMAL_95 = float(ndtri(0.975))
-_NARROW = 0.05  # Standard deviation of people's numbers over the width of their range, which may well be smaller
-_TOLD_APART = 3.0  # A denominator is known if it exceeds so many standard deviations of its noise
+NARROW = 0.05  # Standard deviation of people's numbers over the width of their range, which may well be smaller
+TOLD_APART = 3.0  # A denominator is known if it exceeds so many standard deviations of its noise
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Sums:
 
     def known(self, bottom: Vector) -> bool:
         """Return whether a denominator stands out of its noise."""
-        return float(bottom @ self.values) > max(_TOLD_APART * math.sqrt(self.noise(bottom)), 1e-9)
+        return float(bottom @ self.values) > max(TOLD_APART * math.sqrt(self.noise(bottom)), 1e-9)
 
     def total(self, c: Vector) -> Estimated:
         """Return the estimate of ``c.S``, about this table alone."""
@@ -168,13 +168,13 @@ def least_variance(deviation: float) -> float:
     A variance ``q - m^2`` of cells with mean m and mean square q moves with the noises of the number of users, of m and
     of q by ``2 m^2 - q``, ``2 m`` and 1: by ``sqrt(6)`` deviations at ``q = m^2 = 1``, and by one about zero.
     """
-    return _TOLD_APART * math.sqrt(6.0) * deviation
+    return TOLD_APART * math.sqrt(6.0) * deviation
 
 
 def hidden_correlations(of: list[str], deviation: float) -> Iterator[str]:
     """Warn of correlations of these columns that noise of that deviation on means of products hides in usual tables."""
     least = math.sqrt(least_variance(deviation)) / 2  # over the width of a range, which is 2
-    if least > _NARROW:
+    if least > NARROW:
         yield (
             f"correlation of {' and '.join(of)}: noise hides it unless people's numbers in each column have a standard "
             f"deviation of about {100 * least:.2g} % of its range, if they lie near an end of that: declare narrower "
@@ -190,7 +190,7 @@ def correlations(values: Array, deviation: float) -> Array:
     """
     k = len(values) - 1
     found = np.full((2, k, k), np.nan)
-    if values[0, 0] <= _TOLD_APART * deviation:
+    if values[0, 0] <= TOLD_APART * deviation:
         return found
     means = values / values[0, 0]
     # Directions of the noise: a unit of the triangle moves its entry and the mirror of it.
@@ -205,7 +205,7 @@ def correlations(values: Array, deviation: float) -> Array:
     errors = deviation * np.sqrt((changes**2).sum(axis=(0, 1)))
     for i in range(k):
         for j in range(k):
-            if min(variances[[i, j]] / errors[[i, j]]) <= _TOLD_APART if deviation else min(variances[[i, j]]) <= 0:
+            if min(variances[[i, j]] / errors[[i, j]]) <= TOLD_APART if deviation else min(variances[[i, j]]) <= 0:
                 continue
             size = math.sqrt(variances[i] * variances[j])
             rho = covariance[i, j] / size

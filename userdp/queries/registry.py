@@ -11,6 +11,8 @@ STATISTICS: Kinds[type[Statistic]] = Kinds(
         "histogram": "userdp.queries.statistics:Histogram",
         "counts": "userdp.queries.statistics:Counts",
         "group_means": "userdp.queries.statistics:GroupMeans",
+        "effect": "userdp.queries.effects:Effect",
+        "variance_components": "userdp.queries.components:VarianceComponents",
         "correlation": "userdp.queries.statistics:Correlation",
         "quantiles": "userdp.queries.statistics:Quantiles",
     },

@@ -20,6 +20,8 @@ SETTINGS = {
     "histogram": {"of": "number", "bins": [0, 50, 100]},
     "counts": {"of": "level"},
     "group_means": {"of": "number", "by": "level"},
+    "effect": {"of": "number", "by": "level"},
+    "variance_components": {"of": "number"},
     "correlation": {"of": ["number", "other"]},
     "quantiles": {"of": "number", "bins": [0, 20, 30, 100]},
 }
