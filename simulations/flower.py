@@ -8,6 +8,7 @@ has a silo's folder, named by its node-config (``silo``), and the server has non
 
 import json
 import logging
+import sys
 import tomllib
 from functools import lru_cache
 from pathlib import Path
@@ -115,9 +116,11 @@ def configuration_of(text: str, changes: tuple[str, ...] = ()) -> RunConfig:
 
 
 def _with_own_code(raw: dict[str, Any]) -> RunConfig:
-    """Check the values of a configuration; `BadInput` for a file of code that is no part of userdp."""
+    """Check the values of a configuration; `BadInput` for code that is neither userdp's nor of a package for models."""
     for field, place in code_in(raw).items():
         home = place.rpartition(":")[0]
+        if home.partition(".")[0] in sys.stdlib_module_names:  # os:abort, builtins:print
+            raise BadInput(f"{field} = {place!r} is Python's own, and no code of a model: name another package's")
         if home.endswith(".py") and not Path(home).resolve().is_relative_to(_ROOT):
             raise BadInput(f"{field} = {place!r}: the file is no part of userdp; put it beside simulations/configs")
     return parse_config(raw)
