@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulations.config.places import make_absolute
-from simulations.config.run_config import RunConfig, load_config, overridden, parse_config, read_toml
+from simulations.config.run_config import RunConfig, load_config, overridden, parse_config, read_absolute
 from simulations.engines.grids import populated, shards
 from simulations.records.checkpoints import in_use
 from simulations.records.named_code import code_in
@@ -150,8 +150,7 @@ def _configuration(named: _Named) -> RunConfig:
         return configuration_of(text, changes)
     if not foreign:
         return load_config(path, changes)
-    make_absolute(raw := read_toml(Path(path), changes), Path(path).parent)
-    return _with_own_code(raw)
+    return _with_own_code(read_absolute(Path(path), changes))
 
 
 @lru_cache(maxsize=1)
