@@ -19,7 +19,6 @@ from simulations.account.entering import admitted, enter_run
 from simulations.config.run_config import parse_config
 from simulations.records.checkpoints import digest_of
 from simulations.records.run_directory import (
-    ANSWERS,
     ASKED,
     CARD,
     CHECKPOINT,
@@ -31,6 +30,7 @@ from simulations.records.run_directory import (
 from simulations.runs.run import run
 from simulations.serving.keeper import checked
 from strategies import UserLevelStrategy
+from strategies.core.results import ANSWERS
 from userdp.accounting import Total
 from userdp.errors import BadInput, RunFailed
 
