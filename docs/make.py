@@ -98,7 +98,7 @@ def pages() -> dict[str, str]:
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "docs/neural.md": put(
             _written("docs/neural.md"),
-            {"in short": neural.in_short(), "neural": neural.section()},
+            {"in short": neural.in_short(), "neural": neural.section(), "convention": neural.convention()},
         ),
         "docs/plan-and-predict.md": put(_written("docs/plan-and-predict.md"), {"plan": excerpts.plan()}),
         "docs/what-leaves.md": what_leaves.page(),

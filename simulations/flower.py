@@ -8,6 +8,7 @@ has a silo's folder, named by its node-config (``silo``), and the server has non
 
 import json
 import logging
+import sys
 import tomllib
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulations.config.places import make_absolute
-from simulations.config.run_config import RunConfig, load_config, overridden, parse_config, read_toml
+from simulations.config.run_config import RunConfig, load_config, overridden, parse_config, read_absolute
 from simulations.engines.grids import populated, shards
 from simulations.records.checkpoints import in_use
 from simulations.records.named_code import code_in
@@ -115,9 +116,11 @@ def configuration_of(text: str, changes: tuple[str, ...] = ()) -> RunConfig:
 
 
 def _with_own_code(raw: dict[str, Any]) -> RunConfig:
-    """Check the values of a configuration; `BadInput` for a file of code that is no part of userdp."""
+    """Check the values of a configuration; `BadInput` for code that is neither userdp's nor of a package for models."""
     for field, place in code_in(raw).items():
         home = place.rpartition(":")[0]
+        if home.partition(".")[0] in sys.stdlib_module_names:  # os:abort, builtins:print
+            raise BadInput(f"{field} = {place!r} is Python's own, and no code of a model: name another package's")
         if home.endswith(".py") and not Path(home).resolve().is_relative_to(_ROOT):
             raise BadInput(f"{field} = {place!r}: the file is no part of userdp; put it beside simulations/configs")
     return parse_config(raw)
@@ -147,8 +150,7 @@ def _configuration(named: _Named) -> RunConfig:
         return configuration_of(text, changes)
     if not foreign:
         return load_config(path, changes)
-    make_absolute(raw := read_toml(Path(path), changes), Path(path).parent)
-    return _with_own_code(raw)
+    return _with_own_code(read_absolute(Path(path), changes))
 
 
 @lru_cache(maxsize=1)

@@ -215,10 +215,15 @@ def test_the_page_says_relation_plan_outcome_and_convention(scripts, tmp_path, m
     rows(command, PUPILS, **changes).to_csv(page.MEASURED, index=False)
     told = " ".join(page.section().split())
     assert "Trivial model (computed WITHOUT privacy: rate of each skill): 0.600 (0.600 to 0.620)." in told
-    assert (
-        "| 8 | no guarantee at this delta | `good` | 0.690 (0.680 to 0.710) | 80 | 50 | 30 | 0.6 | 0.31 | 0.05 |"
-    ) in told
-    assert "| 8 | same | `bad` | 0.590 (0.580 to 0.600) |" in told
+    assert "| `good` | 0.690 (0.680 to 0.710), 80 % | 0.650 (0.640 to 0.660), 40 % |" in told
+    assert "| `bad` | 0.590 (0.580 to 0.600), \N{MINUS SIGN}18 % | |" in told
+    assert "| `good` | no guarantee at this delta; 30 % | no guarantee at this delta; 30 % |" in told
+    assert "| `bad` | same | |" in told
+    monkeypatch.setattr(page, "CONVENTIONAL", "good")
+    assert page.convention().splitlines()[2:] == [
+        "| pupils | 8 | 0.6 | 0.31 | 0.05 |",
+        "| pupils | 2 | 0.6 | 0.31 | 0.05 |",
+    ]
     assert "right for 3 of 3 rows. Warned, and no better than trivial: `bad` at epsilon 8." in told
     assert "the best strategy closes at least 45% of the gap: 40 % by `good`; **fails**." in told
     assert "the best strategy closes at least 60% of the gap: not measured." in told

@@ -16,6 +16,7 @@ from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid
 from strategies import STRATEGIES
 from userdp.data import LogisticRegression, SyntheticFederation
+from userdp.streams import SECURE_ASSUMPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -65,7 +66,9 @@ def test_the_example_app_runs_as_written_and_learns(example, tmp_path, capsys):
     with LocalGrid(nodes) as grid:
         example.server(grid, context(run_config={"output": str(tmp_path)}))
     check(example, np.load(tmp_path / "model.npz")["x"])
-    assert capsys.readouterr().out.startswith("(2, 1e-06)-differential privacy for replacing one whole user")
+    printed = capsys.readouterr().out
+    assert printed.startswith("(2, 1e-06)-differential privacy for replacing one whole user")
+    assert all(f"assuming: {one}" in printed for one in SECURE_ASSUMPTIONS["user"])
 
 
 def test_the_example_in_python_runs_as_written(tmp_path, monkeypatch, capsys):

@@ -1,11 +1,13 @@
 """The randomness of one run: noise streams, each opened once and its cost known, and the seeds that requests carry."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from userdp.accounting import Cost, NoiseKind, Unit
 from userdp.accounting.costs import together
-from userdp.errors import RunFailed
+from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation
 from userdp.noise import NoiseSource, SecureNoise, SeededNoise
 from userdp.randomness import stream
@@ -56,21 +58,33 @@ class Streams:
 
     Args:
         secure: whether the operating system draws the noise; else it is SIMULATED, from the seed.
+        once: whether copies are refused, by a fork, too: they would draw the same noise, and spend the budget again.
         source: makes the simulated source of (seed, round, purpose), for audits and tests; seeded noise if None.
     """
 
-    def __init__(self, *, secure: bool, source: Callable[[int, int, int], NoiseSource] | None = None) -> None:
-        self.secure = secure
+    def __init__(
+        self, *, secure: bool, once: bool = False, source: Callable[[int, int, int], NoiseSource] | None = None
+    ) -> None:
+        self.secure, self._once, self._process = secure, once, os.getpid()
         self._source = source or (lambda seed, index, purpose: SeededNoise(stream(seed, "noise", index, purpose)))
         self._opened: set[tuple[int, int, int]] = set()
         self._before: set[tuple[int, int]] = set()  # of the run that this one resumes
         self._of_round: list[NoiseSource] = []
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse (`BadInput`) to copy what draws ``once``."""
+        if self._once:
+            raise BadInput("a strategy cannot be copied, because its budget is spent once: make a new one")
+        return super().__reduce_ex__(protocol)
+
     def open(self, seed: int, index: int, purpose: int, slack: float) -> NoiseSource:
         """Open the source of a round's purpose; ``slack`` is that of secure noise, see `userdp.noise.SecureNoise`.
 
-        An audit repeats a run with other seeds: each seed is a run. Raises `RunFailed`: it was opened before.
+        An audit repeats a run with other seeds: each seed is a run. Raises `RunFailed`: it was opened before;
+        `BadInput`: this process is a fork of the one that made what draws ``once``.
         """
+        if self._once and self._process != os.getpid():
+            self.__reduce_ex__(0)
         if (seed, index, purpose) in self._opened or (index, purpose) in self._before:
             raise RunFailed(
                 f"the noise of round {index}, purpose {purpose} was drawn before: two releases that share noise hide "

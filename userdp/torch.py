@@ -13,7 +13,6 @@
 
 import copy
 import math
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -106,7 +105,7 @@ class PrivateGradients:
         if privacy.unit != "user" or privacy.trust != "server" or not privacy.delta:
             raise BadInput(f"{privacy}: whole users get Gaussian noise here: leave out unit and trust, give a delta")
         named = dict(module.named_parameters(remove_duplicate=False))
-        self._module, self._coded, self._process = module, levels is not None, os.getpid()
+        self._module, self._coded = module, levels is not None
         self._most = math.inf if max_samples is None else count("max_samples", max_samples)
         self._shape, self._trained = (*input_shape,), {name for name, one in named.items() if one.requires_grad}
         on_gpu, columns = any(one.is_cuda for one in named.values()), math.prod(input_shape)
@@ -128,12 +127,12 @@ class PrivateGradients:
         self._asked = Computation(reduce="sum", clip_norm=clip_norm, separate=secure)
         check_covered(self._asked, self._mechanism, sampler.expected_batch, sampler.relation)
         self._ledger, self._round = sampler.ledger(multiplier, privacy), 0
-        self._streams, self._slack = Streams(secure=secure), rounding_slack(users) if secure else 0.0
+        self._streams, self._slack = Streams(secure=secure, once=True), rounding_slack(users) if secure else 0.0
         promise = sampler.guarantee(multiplier, privacy.delta, _ADVERSARY, _RESTS_ON)
         self.guarantee: Guarantee = promise.assuming(*assumptions(privacy.noise, "user", drawn=seed is None))
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse (`BadInput`) copies, which would draw the same noise and spend the budget once more; so is a fork."""
+        """Refuse (`BadInput`) copies, which would draw the same noise and spend the budget once more."""
         raise BadInput("private gradients cannot be copied or saved, because a budget is spent once: make new ones")
 
     @property
@@ -151,8 +150,6 @@ class PrivateGradients:
         again: samples of another shape, none or too many of a user; a buffer or frozen parameter has changed.
         """
         index, sampler = self._round, self._sampler
-        if self._process != os.getpid():
-            self.__reduce_ex__(None)  # a fork copies it, too
         if index == sampler.rounds:
             raise RunFailed(f"all {index} rounds are spent: plan more of them before the first")
         x, cohort = self._model(), sampler.cohort(index)

@@ -16,10 +16,7 @@ SETS = {
     "roles": "Roles of German plays (GerDraCor): the next character. Bits a character, smaller is better.",
     "writers": "Writers (MNIST): which digit? Accuracy, larger is better.",
 }
-HEAD = (
-    *("epsilon", "for replacing one", "strategy", "median (range over seeds)", "gap closed, %", "people needed"),
-    *("noise, % of the reach", "noise added", "convention's epsilon", "convention's noise"),
-)
+CONVENTIONAL = "dp_fed_sgd"
 DIGITS = 3
 """Decimal places of a result."""
 
@@ -105,6 +102,16 @@ def in_short() -> str:
     return "\n".join(lines)
 
 
+def convention() -> str:
+    """Return what a convention would print of one strategy's runs, at the smallest and the largest budget."""
+    rows = table()
+    rows = rows[rows["strategy"] == CONVENTIONAL].drop_duplicates(["problem", "epsilon"])
+    rows = rows[rows["epsilon"].isin([rows["epsilon"].min(), rows["epsilon"].max()])]
+    names = ("noise", "pretended_epsilon", "pretended_noise")
+    cells = [[one["problem"], *(f"{one[name]:.2g}" for name in ("epsilon", *names))] for _, one in rows.iterrows()]
+    return _lines(["people", "epsilon", "noise added", "convention's epsilon", "convention's noise"], cells)
+
+
 def _set(own: pd.DataFrame) -> Iterator[str]:
     """Yield both ends of the gap, then the table of private runs."""
     ends = own[own["epsilon"] == 0].set_index("strategy")
@@ -123,32 +130,36 @@ def _set(own: pd.DataFrame) -> Iterator[str]:
     if private.empty:
         yield "No private run has been measured yet."
         return
-    shown = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
-    for epsilon in sorted(private["epsilon"].unique(), reverse=True):
-        at = private[private["epsilon"] == epsilon]
-        order = at.groupby("strategy")["share"].median().sort_values(ascending=False).index
-        shown += [_line(at[at["strategy"] == strategy]) for strategy in order]
-    yield "\n".join(shown)
+    budgets = sorted(private["epsilon"].unique(), reverse=True)
+    at = dict(iter(private.groupby(["strategy", "epsilon"])))
+    order = private[private["epsilon"] == budgets[0]].groupby("strategy")["share"].median()
+    order = [*order.sort_values(ascending=False).index]
+    columns = [f"epsilon = {epsilon:g}" for epsilon in budgets]
+    for title, cell in (("median (range), gap closed", _result), ("for replacing one; noise", _terms)):
+        cells = [[cell(at[name, epsilon]) if (name, epsilon) in at else "" for epsilon in budgets] for name in order]
+        yield _lines([title, *columns], [[f"`{name}`", *found] for name, found in zip(order, cells, strict=True)])
     yield textwrap.fill(_forecasts(private), 120)
 
 
-def _line(runs: pd.DataFrame) -> str:
-    """Return the row of one strategy at one budget, over its seeds."""
+def _lines(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table of Markdown."""
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _result(runs: pd.DataFrame) -> str:
+    """Return what a strategy reaches at a budget, over its seeds."""
+    return f"{_number(runs['value'].median())} ({_range(runs['value'])}), {_percent(runs['share'].median())}"
+
+
+def _terms(runs: pd.DataFrame) -> str:
+    """Return the epsilon of a strategy's noise for replacing one, and the noise as a share of the reach."""
     one = runs.iloc[0]
     replaced = "no guarantee at this delta"
-    if promises_something(one["replace_one_delta"], one["users"]):
+    if one["relation"] == "replace_one":
+        replaced = "same"
+    elif promises_something(one["replace_one_delta"], one["users"]):
         replaced = f"{one['replace_one_epsilon']:.3g}"
-    cells = [
-        f"{one['epsilon']:g}",
-        "same" if one["relation"] == "replace_one" else replaced,
-        f"`{one['strategy']}`",
-        f"{_number(runs['value'].median())} ({_range(runs['value'])})",
-        _hundredths(runs["share"].median()),
-        f"{int(one['users_needed']):,}",
-        "" if pd.isna(one["model_noise"]) or not one["reach"] else _hundredths(one["model_noise"] / one["reach"]),
-        *_convention(one),
-    ]
-    return f"| {' | '.join(cells)} |"
+    return replaced if pd.isna(one["model_noise"]) else f"{replaced}; {_percent(one['model_noise'] / one['reach'])}"
 
 
 def _forecasts(private: pd.DataFrame) -> str:
@@ -165,13 +176,6 @@ def _forecasts(private: pd.DataFrame) -> str:
             of = ", ".join(f"`{strategy}` at epsilon {epsilon:g}" for epsilon, strategy in rows[chosen].index)
             told.append(f"{fault}: {of}.")
     return " ".join(told)
-
-
-def _convention(one: pd.Series) -> tuple[str, str, str]:
-    """Return the noise of a round's sum over the clip, then epsilon and noise of the convention."""
-    if pd.isna(one["noise"]):
-        return ("varies", "", "")
-    return f"{one['noise']:.3g}", f"{one['pretended_epsilon']:.2g}", f"{one['pretended_noise']:.2g}"
 
 
 def _verdict(promise: Promise) -> str:

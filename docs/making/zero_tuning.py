@@ -18,7 +18,7 @@ FREE = "non_private"
 WORTH_A_WAY = 0.1
 """The smallest non-private gain of which a share is shown: a smaller one is almost a division by zero."""
 HEAD = (
-    *("data", "users", "parameters", "epsilon", "no privacy", "auto", "range over seeds", "gap closed"),
+    *("data", "users", "parameters", "epsilon", "no privacy", "auto (range over seeds)", "gap closed"),
     *("tuned on the private data, NOT private", "auto ahead by", "with default settings"),
 )
 
@@ -83,8 +83,7 @@ def _line(cell: Cell, shares: Mapping[str, list[float]], facts: Mapping[str, str
                 facts["parameters"],
                 f"{float(cell[1]):g}" + (" (warned)" if facts["warned"] == "True" else ""),
                 _percent(free),
-                _percent(median(auto)),
-                f"{_percent(min(auto))} to {_percent(max(auto))}",
+                f"{_percent(median(auto))} ({_percent(min(auto))} to {_percent(max(auto))})",
                 f"{100 * median(ways):.0f}%" if free >= WORTH_A_WAY else "",
                 _named(oracle),
                 f"**{gap}**" if ahead is not None and ahead < 0 else gap,

@@ -205,10 +205,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         BadInput: file missing, TOML syntax, unknown key, wrong type, value out of range; one sentence a problem.
     """
-    path = path_of("path", path)
+    return parse_config(read_absolute(path_of("path", path), overrides))
+
+
+def read_absolute(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read as `read_toml`, and make the file's paths, which are relative to its folder, absolute."""
     raw = read_toml(path, overrides)
     make_absolute(raw, path.parent)
-    return parse_config(raw)
+    return raw
 
 
 def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

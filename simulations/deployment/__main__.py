@@ -109,14 +109,11 @@ def submit(
     """Submit a run, show its log, wait for its end, copy its files; exit code 0 only if it succeeded."""
     import tomli_w  # noqa: PLC0415
 
-    from simulations.config.places import make_absolute  # noqa: PLC0415
-    from simulations.config.run_config import read_toml  # noqa: PLC0415
+    from simulations.config.run_config import read_absolute  # noqa: PLC0415
     from simulations.deployment import submit as submitting  # noqa: PLC0415
 
     link = submitting.Link(superlink, None if insecure else keys)
-    raw = read_toml(config, separated(overrides))
-    make_absolute(raw, config.resolve().parent)
-    text = tomli_w.dumps(raw)
+    text = tomli_w.dumps(read_absolute(config, separated(overrides)))
     raise typer.Exit(submitting.submit(link, application, text, results=results, output=output, resume=resume))
 
 

@@ -91,7 +91,12 @@ class Keyring:
         Returns:
             Whether nothing is left to wait for.
         """
-        paths = {} if self._keys is None else {path.stem: path for path in sorted(self._keys.glob("*.pub"))}
+        try:
+            found = [] if self._keys is None else sorted(self._keys.iterdir())
+        except OSError as error:  # a volume that is away: no key was taken out of it
+            log.warning("%s yet: %s", "no key is registered or taken back", error)
+            return False
+        paths = {path.stem: path for path in found if path.suffix == ".pub"}
         for name in [name for name in self._known if name not in paths]:
             self._tried(name, None, partial(self._take_back, name))
         for name, path in paths.items():

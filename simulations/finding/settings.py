@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from simulations.config.errors import sentences
-from simulations.config.places import make_absolute
-from simulations.config.run_config import NAME, read_toml
+from simulations.config.run_config import NAME, read_absolute
 from userdp.accounting.guarantee import Privacy, Relation
 from userdp.data.tables.csv_form import CsvForm
 from userdp.errors import BadInput
@@ -110,9 +109,7 @@ class FindConfig(Section):
 
 def load_find(path: Path, overrides: Sequence[str] = ()) -> FindConfig:
     """Read a file of `userdp find`; raise as `simulations.config.run_config.load_config` does."""
-    raw = read_toml(path, overrides)
-    make_absolute(raw, path.parent)
-    return parse_find(raw)
+    return parse_find(read_absolute(path, overrides))
 
 
 def parse_find(raw: Mapping[str, Any]) -> FindConfig:

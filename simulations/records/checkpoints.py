@@ -238,16 +238,24 @@ def configuration_file(file: Path | None, resume: Path | None) -> Path:
 def digest_of(config: RunConfig) -> str:
     """Return the SHA-256 of all that must be equal for a run to resume.
 
-    With seeded noise that includes the table and the initial model, which would be released twice with the same noise.
-    Paths in the app's own folder are relative to it: Flower unpacks the app that a keeper submits elsewhere.
+    With seeded noise that includes the table, the initial model, a base model and a tokenizer: changed, they would be
+    released with the same noise. Paths in the app's own folder are relative to it: Flower unpacks the app that a keeper
+    submits elsewhere.
     """
     settings = _settings(config)
     if config.privacy.noise == "seeded":
-        settings["files"] = [
-            _digest_of_file(path) for path in (getattr(config.data, "path", None), config.problem.initial_model)
-        ]
+        settings["files"] = [_digest_of_file(path) for path in _files(settings["configuration"])]
     text = json.dumps(settings, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.replace(f"{_APP_ROOT}{os.sep}", "").encode()).hexdigest()
+
+
+def _files(configuration: Mapping[str, Any]) -> list[str | None]:
+    """Return the paths of all files that a configuration names and from which models or samples are made."""
+    data, problem = configuration["data"], configuration["problem"]
+    places = (str(problem.get("model")), str(data.get("sequence", {}).get("tokenizer")))
+    folders = [Path(place.removeprefix("hf:")) for place in places if place.startswith("hf:")]
+    inside = [str(path) for folder in folders for path in sorted(folder.rglob("*"))]
+    return [data.get("path"), problem.get("initial_model"), *inside]
 
 
 def _digest_of_file(path: str | None) -> str | None:

@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.core.results import RoundRecord
+from strategies.core.results import ANSWERS, RoundRecord
 from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 
-ANSWERS = "answers.csv"  # the answers to a query; training has none
 FILES = (
     *("config.toml", "plan.json", "data.json", "rounds.parquet"),
     *("model.npz", "guarantee.json", "result.json", "report.html"),
 )
-"""Every file of a run beside `ANSWERS`. A run in a directory that its caller named removes these, and no others."""
+"""Every file of a run beside the answers to a query. A run in a directory that its caller named removes these, and no others."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TOKEN = "account.json"
@@ -61,12 +60,6 @@ class RunDirectory:
     def json(self, name: str, values: Mapping[str, Any]) -> None:
         """Write a JSON file; numbers that are not finite become null."""
         self.text(name, as_json(values))
-
-    def answers(self, answers: Sequence[Mapping[str, Any]]) -> None:
-        """Write the answers to a query as answers.csv, one row a number."""
-        import pandas as pd  # noqa: PLC0415 -- as below
-
-        self.text(ANSWERS, pd.DataFrame(answers).to_csv(index=False))
 
     def model(self, x: Vector) -> None:
         """Write the parameters of a model."""

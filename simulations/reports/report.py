@@ -14,7 +14,7 @@ from simulations.config.run_config import REFERENCE
 from simulations.records.coefficients import HIDDEN_LEVELS
 from simulations.records.evaluation import main_metric
 from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
-from simulations.records.run_directory import ANSWERS, as_json, check_files, read_json, write_text, writing
+from simulations.records.run_directory import as_json, check_files, read_json, write_text, writing
 from simulations.reports import explain
 from simulations.reports.answer_pictures import answer_pictures
 from simulations.reports.answers import answer_rows
@@ -33,6 +33,7 @@ from simulations.reports.units import (
 )
 from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.plan import explained
+from strategies.core.results import ANSWERS
 from strategies.registry import STRATEGIES
 from userdp.accounting.composition import promises_something
 from userdp.accounting.guarantee import rounded_up

@@ -22,7 +22,7 @@ from simulations.records.run_directory import RunDirectory, new_directory, remov
 from simulations.runs.build import Prepared
 from simulations.runs.result import Result, promise
 from strategies.core.plan import Plan
-from strategies.core.results import RoundRecord
+from strategies.core.results import ANSWERS, RoundRecord, answers_text
 from strategies.core.run_state import Resumed
 from userdp.errors import BadInput
 from userdp.extras import check_extra
@@ -95,7 +95,7 @@ class RunFolder(Observer):
         self.files.json("data.json", result.data())
         content = result.content()
         if "answers" in content:
-            self.files.answers(content["answers"])
+            self.files.text(ANSWERS, answers_text(content["answers"]))
         self.files.json("result.json", content)
         return content
 

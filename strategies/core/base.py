@@ -75,7 +75,8 @@ class UserLevelStrategy(Strategy):
         self.original, self.wire = problem, wire
         given = Given(about.name, about.adversary, problem, public, privacy, self.seed, self.wire)
         left, before, after = divided(recipe, given, preparation, compare=compare_with_initial)
-        self.privacy, self.streams = left, Streams(secure=left.noise == "secure")
+        secure = left.noise == "secure"
+        self.privacy, self.streams = left, Streams(secure=secure, once=secure or self._drawn)
         everybody = public.users + held_out
         others = everybody if held_out or before or after else None
         self._own = SchemeRounds(recipe, replace(given, privacy=left), before, drawn=self._drawn, others=others)

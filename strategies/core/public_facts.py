@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Integral
 
 from strategies.wire.wire import Wire
 from userdp.accounting import AnyLedger, Cost, Guarantee, Ledger, Privacy, epsilon_of
@@ -12,6 +11,7 @@ from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import rounding_slack
 from userdp.problems.base import Problem
+from userdp.problems.bounds import count
 from userdp.sampling import Sampler
 
 MOST_USERS = 10**9
@@ -42,13 +42,10 @@ class PublicFacts:
 
     def __post_init__(self) -> None:
         for name in ("users", "min_samples", "max_samples", "samples"):
-            wanted = Integral | None if name in ("max_samples", "samples") else Integral
-            if not isinstance(value := getattr(self, name), wanted) or isinstance(value, bool):
-                raise BadInput(f"data.{name} = {value!r}: it is a number of people or samples; give a whole number")
-        if not 1 <= self.users <= MOST_USERS:
+            if (value := getattr(self, name)) is not None or name in ("users", "min_samples"):
+                count(f"data.{name}", value)
+        if self.users > MOST_USERS:
             raise BadInput(f"data.users = {self.users}: give the number of users who take part, 1 to {MOST_USERS:,}")
-        if self.min_samples < 1:
-            raise BadInput(f"data.min_samples = {self.min_samples}: no user may be empty, use at least 1")
         if self.max_samples is not None and self.max_samples < self.min_samples:
             raise BadInput(f"data.max_samples = {self.max_samples} lies below data.min_samples = {self.min_samples}")
 

@@ -1,7 +1,7 @@
 """The result of a round, and that of a strategy: the released model, the guarantee, one record per round."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from userdp.accounting import Guarantee
 from userdp.arrays.types import Vector
 from userdp.noise import NoiseSource
 
+ANSWERS = "answers.csv"  # the answers to a query; training has none
 _COUNTS = ("missing_users_private", "non_finite_users_private")
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]  # From (round, model) to its metrics
@@ -148,9 +149,7 @@ class PrivateResult(Result):
         )
         (folder / "guarantee.json").write_text(json.dumps(self.guarantee.as_dict(), indent=2), encoding="utf-8")
         if answers := self.report.get("answers"):
-            import pandas as pd  # noqa: PLC0415 -- slow to import
-
-            pd.DataFrame(answers).to_csv(folder / "answers.csv", index=False)
+            (folder / ANSWERS).write_text(answers_text(answers), encoding="utf-8")
 
     @property
     def missing_users(self) -> int:
@@ -161,3 +160,10 @@ class PrivateResult(Result):
     def non_finite_users(self) -> int:
         """Rows that were not finite, summed over rounds."""
         return sum(record.non_finite_users for record in self.rounds)
+
+
+def answers_text(answers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of `ANSWERS`, one line a number."""
+    import pandas as pd  # noqa: PLC0415 -- slow to import
+
+    return str(pd.DataFrame(answers).to_csv(index=False))

@@ -1,9 +1,11 @@
 """The randomness of a run: noise is opened once in all its resumes, and requests carry other seeds in every round."""
 
+import copy
+
 import numpy as np
 import pytest
 
-from userdp.errors import RunFailed
+from userdp.errors import BadInput, RunFailed
 from userdp.nodes.computations import Computation, LocalNoise
 from userdp.streams import Streams, seeded
 
@@ -33,3 +35,16 @@ def test_users_are_asked_for_other_noise_in_every_round_and_for_all_that_they_we
     users = np.arange(5)
     rows = np.vstack([one.add(np.zeros((5, 400)), users) for one in noise])
     assert np.abs(np.corrcoef(rows) - np.eye(len(rows))).max() < 0.3
+
+
+def test_what_draws_once_is_neither_copied_nor_opened_by_a_fork(monkeypatch):
+    for secure in (True, False):
+        once = Streams(secure=secure, once=True)
+        with pytest.raises(BadInput, match="its budget is spent once"):
+            copy.deepcopy(once)
+        with monkeypatch.context() as patch:
+            patch.setattr("userdp.streams.os.getpid", lambda: -1)
+            with pytest.raises(BadInput, match="its budget is spent once"):
+                once.open(1, 0, 0, 0.0)
+            Streams(secure=secure).open(1, 0, 0, 0.0)
+        once.open(1, 0, 0, 0.0)

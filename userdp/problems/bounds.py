@@ -44,7 +44,7 @@ def not_negative(field: str, value: float) -> float:
 def count(field: str, value: int) -> int:
     """Return ``value``; raise `BadInput` unless it is a whole number, one or more."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise BadInput(f"{field} = {value}: must be a whole number, one or more")
+        raise BadInput(f"{field} = {value!r}: must be a whole number, one or more")
     return int(value)
 
 

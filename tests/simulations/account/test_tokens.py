@@ -19,7 +19,6 @@ from simulations.account.entering import admitted, enter_run
 from simulations.config.run_config import parse_config
 from simulations.records.checkpoints import digest_of
 from simulations.records.run_directory import (
-    ANSWERS,
     ASKED,
     CARD,
     CHECKPOINT,
@@ -31,6 +30,7 @@ from simulations.records.run_directory import (
 from simulations.runs.run import run
 from simulations.serving.keeper import checked
 from strategies import UserLevelStrategy
+from strategies.core.results import ANSWERS
 from userdp.accounting import Total
 from userdp.errors import BadInput, RunFailed
 
@@ -307,6 +307,22 @@ def test_with_seeded_noise_a_token_pays_for_the_bytes_that_it_was_entered_with(
     else:
         with pytest.raises(BadInput, match="pays for that run alone"):
             enter_run(config, STRATEGIES[noise], tmp_path / "run", resumed=True)
+
+
+@pytest.mark.parametrize("changed_file", ["base/model.safetensors", "words/tokenizer.json", "words/added/more.json"])
+def test_with_seeded_noise_a_token_pays_for_the_folders_of_its_language_model(changed_file, tmp_path):
+    sequence = {"text": "text", "tokenizer": f"hf:{tmp_path / 'words'}", "window": 8}
+    data = {"kind": "table", "path": str(tmp_path / "t.csv"), "user": "u", "users": 60, "sequence": sequence}
+    problem = {"kind": "torch", "model": f"hf:{tmp_path / 'base'}", "loss": "cross_entropy"}
+    settings = {name: value for name, value in SETTINGS.items() if not name.startswith("data__")}
+    config = parse_config(changed(**settings, data=data, problem=problem))
+    for name in ("base/model.safetensors", "words/tokenizer.json", "words/added/more.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("one")
+    before = digest_of(config)
+    assert digest_of(config) == before
+    (tmp_path / changed_file).write_text("another")
+    assert digest_of(config) != before
 
 
 @pytest.mark.parametrize("lost", ["token", "settings", "resumes"])

@@ -9,7 +9,7 @@ from examples import GUARANTEE, changed
 from typer.testing import CliRunner
 
 from simulations import cli
-from simulations.audit.command import Wanted, leave
+from simulations.audit.command import Done, Wanted, leave, show_audits
 from simulations.audit.finding import Audit
 from simulations.config.run_config import parse_config
 from simulations.reports.explain import chance, shown
@@ -95,6 +95,14 @@ def test_a_refuted_claim_is_named_first(tmp_path):
     assert page.count("<strong>refuted</strong>") == page.count("<strong>stands</strong>") == 1
     assert "<strong>shy:</strong> has &lt;no&gt; way" in page
     assert "all lines together hold" in page
+
+
+def test_the_terminal_shows_what_claims_rest_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "10000")
+    for found in ([FOUND], [FOUND, replace(FOUND, strategy="another")]):
+        show_audits(Done({}, found, {}, tmp_path))
+        printed = capsys.readouterr().out
+        assert [one for one in GUARANTEE.assumptions if f"assuming: {one}" not in printed] == []
 
 
 def test_a_page_of_refusals_alone_claims_nothing(tmp_path):

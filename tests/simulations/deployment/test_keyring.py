@@ -208,6 +208,22 @@ def test_a_known_key_whose_file_cannot_be_read_stays_until_it_can(tmp_path):
     assert sorted(registry.nodes.values()) == ["a", "b"]
 
 
+def test_a_folder_of_keys_that_is_away_takes_no_key_back(tmp_path, caplog):
+    """A key that was taken back stays refused, so all silos would need new ones."""
+    registry, keys = Registry(), tmp_path / "keys"
+    keys.mkdir()
+    keyring = superlink.Keyring(registry, folder_of(keys, "a", "b"))
+    assert keyring.follow()
+    keys.rename(tmp_path / "away")
+    assert not keyring.follow()
+    assert "no key is registered or taken back yet" in caplog.text
+    assert sorted(registry.nodes.values()) == ["a", "b"]
+    (tmp_path / "away").rename(keys)
+    (keys / "a.pub").unlink()
+    assert keyring.follow()
+    assert list(registry.nodes.values()) == ["b"]
+
+
 def test_names_that_cannot_be_written_hold_up_no_key(tmp_path, caplog):
     registry = Registry()
     keyring = superlink.Keyring(registry, folder_of(tmp_path, "a", "everybody"), tmp_path / "nowhere" / "names.json")

@@ -136,6 +136,22 @@ def test_a_text_names_no_code_beside_the_app(tmp_path, monkeypatch, named, where
         configuration_of(text)
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"strategy": {"kind": "os:abort"}},
+        {"problem": {"kind": "torch", "module": "os:abort", "loss": "squared"}},
+        {"problem": {"kind": "torch", "loss": "builtins:print"}},
+        {"problem": {"kind": "torch", "loss": "squared", "metrics": {"a": "http.server:test"}}},
+    ],
+    ids=["strategy", "module", "loss", "metric"],
+)
+def test_a_text_calls_nothing_of_python_itself(tmp_path, named):
+    """A silo would end, or print what its people have."""
+    with pytest.raises(BadInput, match="is Python's own, and no code of a model"):
+        configuration_of(tomli_w.dumps(made_up(tmp_path) | named))
+
+
 @pytest.mark.parametrize("config", ["simulations/configs/demo.toml", "{folder}/run.toml"])
 @pytest.mark.parametrize(
     ("deployed", "node_config"), [({"deployed": True}, {}), ({}, {"silo": "nowhere"})], ids=["server", "silo"]

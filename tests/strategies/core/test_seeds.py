@@ -1,6 +1,8 @@
 """A seed that nobody gave is secret, and the guarantee of every class says where its noise comes from."""
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from userdp.randomness import stream
 from userdp.streams import DRAWN_SEED, GIVEN_SEED, SECURE_ASSUMPTIONS
 
 FACTS = PublicFacts(400, 1, 1, samples=400)
+DROP_IN = {"users": 400, "epsilon": 4.0, "delta": 1e-4, "rounds": 2}
 
 
 def method_of(name, noise="seeded", **options):
@@ -52,9 +55,9 @@ def test_the_guarantee_of_every_drop_in_says_where_its_noise_comes_from(kind):
     model = ArrayRecord([np.zeros(3)])
     told = {None: [DRAWN_SEED], 0: [GIVEN_SEED]}
     for seed, expected in told.items():
-        method = kind(users=400, epsilon=4.0, delta=1e-4, seed=seed, rounds=2)
+        method = kind(**DROP_IN, seed=seed)
         assert sources(method.plan.guarantee) == sources(method.plan_for(model).guarantee) == expected
-    secure = kind(users=400, epsilon=4.0, delta=1e-4, noise="secure", rounds=2)
+    secure = kind(**DROP_IN, noise="secure")
     assert sources(secure.plan.guarantee) == list(SECURE_ASSUMPTIONS["user"])
 
 
@@ -85,6 +88,28 @@ def test_a_secret_seed_is_drawn_anew_and_its_noise_is_that_of_no_small_seed():
     seeds = {method.noise_seed for method in methods} | {method.seed for method in methods}
     assert len(seeds) == 4  # what cohorts and messages show of one seed tells nothing about the noise
     assert min(seeds) > 1 << 64  # by chance with probability 2^-63
+
+
+@pytest.mark.parametrize("made", [method_of, lambda _, **how: DropInFedAvg(**DROP_IN, **how)])
+def test_a_strategy_whose_noise_is_secret_is_not_copied(made):
+    """A copy would draw the same noise for other data, and spend a second time what an account was charged once."""
+    for how in ({}, {"noise": "secure"}, {"noise": "secure", "seed": 3}):
+        for copied in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(BadInput, match="cannot be copied, because its budget is spent once: make a new one"):
+                copied(made("dp_fed_sgd", **how))
+    copy.deepcopy(made("dp_fed_sgd", seed=3))  # a simulation
+
+
+@pytest.mark.parametrize("how", [{}, {"noise": "secure"}, {"seed": 3}], ids=str)
+def test_a_fork_of_a_process_releases_nothing_with_its_noise(how, monkeypatch):
+    problem, method = problem_of("dp_fed_sgd"), method_of("dp_fed_sgd", **how)
+    monkeypatch.setattr("userdp.streams.os.getpid", lambda: -1)
+    if "seed" in how:
+        run(method, halves(problem))
+        return
+    with pytest.raises(BadInput, match="cannot be copied"):
+        run(method, halves(problem))
+    np.testing.assert_array_equal(final(method.result), problem.initial())
 
 
 def test_one_given_seed_is_that_of_everything():

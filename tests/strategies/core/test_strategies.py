@@ -63,8 +63,8 @@ def test_a_delta_that_permits_publishing_a_user_is_refused(name):
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"users": 0}, "data.users = 0: give the number of users who take part, 1 to"),
-        ({"users": 5, "min_samples": 0}, "data.min_samples = 0: no user may be empty"),
+        ({"users": 0}, "data.users = 0: must be a whole number, one or more"),
+        ({"users": 5, "min_samples": 0}, "data.min_samples = 0: must be a whole number, one or more"),
         ({"users": 5, "min_samples": 3, "max_samples": 2}, "data.max_samples = 2 lies below data.min_samples = 3"),
     ],
 )
