@@ -40,7 +40,6 @@ from strategies.auto.stages import (
     Recentred,
     Stage,
     StepLength,
-    clip_width,
 )
 from strategies.clipping.clip_facts import CLIP_FACTS
 from strategies.core.about import About, Fact
@@ -66,8 +65,8 @@ class Auto(Recipe):
 
     A generalised linear model, or softmax, on dense features takes these rounds, each with all users:
 
-    1. *Filled.* Users answer whether all of their samples can be used. If fewer than one in ten say so, and noise does
-       not hide that, the run stops: a model would be trained on noise.
+    1. *Filled.* Users answer which share of their samples can be used. If fewer than a tenth can, and noise does not
+       hide that, the run stops: a model would be trained on noise. Later releases are means over the users heard.
     2. *Level*, for classes or targets in a range, and with an intercept: the shares of the classes, or the mean target;
        for counts first their rough size, so that a bound far above them costs little. Training starts at the best
        constant, the model that predicts the result for everybody. Clips are no shorter than gradients of the rarer of
@@ -120,8 +119,9 @@ class Auto(Recipe):
     and its bounds are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
-    - vectors of norm at most 1/2: 1 (1/2). Such are a mean target and its spread (`strategies.auto.level.Level`);
-    - numbers in intervals about zero (rounds 1, 3, 4 and 10, roots of curvature, whether a clip binds), whose squared
+    - vectors of norm at most 1/2: 1 (1/2). Such are a mean target and its spread (`strategies.auto.level.Level`), and
+      the answer of round 1;
+    - numbers in intervals about zero (rounds 3, 4 and 10, roots of curvature, whether a clip binds), whose squared
       widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, 2 for the sum of columns and its slope, and 5 for each
       column, the intercept included;
     - vectors of norm at most F that have no negative inner products: ``sqrt(2) F`` (F). Such are numbers that are not
@@ -184,7 +184,7 @@ class Auto(Recipe):
     def scheme(self, given: Given) -> AutoScheme:
         stages, sampler, multiplier = self._calibrated(given)
         shares = Shares(sampler=sampler, noise_multiplier=multiplier)
-        stages = tuple(_clipped(stage, index, shares, given.dimension) for index, stage in enumerate(stages))
+        stages = tuple(_clipped(stage, index, shares) for index, stage in enumerate(stages))
         price = given.price(sampler, multiplier)
         return AutoScheme(
             price=price,
@@ -283,11 +283,10 @@ class Auto(Recipe):
         return (Lengths(step, longest_gradient(given.problem)), *moves)
 
 
-def _clipped(stage: Stage, index: int, shares: Shares, dimension: int) -> Stage:
-    """Widen a gradient stage's clip as far as the noise of its round permits."""
+def _clipped(stage: Stage, index: int, shares: Shares) -> Stage:
+    """Tell a stage the noise of its round, by which it chooses the width of its clip."""
     if isinstance(stage, Curvatures | Influences):
         return replace(stage, noise=shares.mechanism(index, Movement.of_acute()).standard_deviation)
     if not isinstance(stage, Gradient):
         return stage
-    noise = shares.mechanism(index, Movement.of_ball(1.0), 1 - MEASURED).standard_deviation
-    return replace(stage, width=clip_width(noise, dimension, stage.left + 1))
+    return replace(stage, noise=shares.mechanism(index, Movement.of_ball(1.0), 1 - MEASURED).standard_deviation)

@@ -70,12 +70,12 @@ class Curvatures(OfCoefficients, share=0.2):
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its curvature, clipped to the size, which is its weight."""
-        found = begun(progress, self.reading, self.noise)
+        found = begun(progress, self.reading, self.noise / progress.heard)
         return self._asked("user_curvature", found.size, found)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`."""
-        found = begun(progress, self.reading, self.noise)
+        found = begun(progress, self.reading, self.noise / progress.heard)
         released, deviation = release.mean(sums, Movement.of_acute(found.size))
         found.curvature, found.curvature_deviation = symmetric(released), deviation
         progress.inference = found
@@ -142,7 +142,8 @@ class Influences(OfCoefficients, share=0.08):
         found = _found(progress)
         k = len(found.step)
         equal = math.sqrt(3 / k) * found.clip_norm**2
-        wide = _FAINT * found.typical**2 / k / (self.noise * equal) if self.noise else _WIDE
+        noise = self.noise / progress.heard
+        wide = _FAINT * found.typical**2 / k / (noise * equal) if noise else _WIDE
         return min(max(wide, _NARROW), _WIDE) * equal / progress.curvature
 
 

@@ -98,11 +98,7 @@ class Level(Stage, share=0.05, weight=3.0):
         progress.slope = math.sqrt(curvature) if family.open_ends else 0.0
         # Derivative of the score by the mean: one over the curvature of the canonical losses.
         slope = 1 / curvature if family.open_ends else 1.0
-        # Whoever is silent counts as the middle of the range: those heard are farther from it, by up to this.
-        silent, apart = progress.silent, abs(float(released[0]))
-        doubt = math.hypot(deviation, silent / 2)
-        if silent < 1:  # noise may say that nobody is heard
-            doubt = min(doubt, math.hypot(deviation, apart * silent) / (1 - silent))
+        doubt = math.hypot(deviation, progress.vague * float(released[0]))  # the share of those heard is noisy, too
         progress.level_deviation = slope * doubt * (high - low)
         return {"mean_target": mean, "noise_deviation": deviation}
 

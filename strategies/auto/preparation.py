@@ -40,30 +40,34 @@ _LARGEST_CELL, _LONGEST = 10.0, 10.0  # Bounds on cells and first gradients wher
 class Filled(Stage, share=0.01, weight=2.0):
     """The usable share: the mean of the share of users who are heard and of their samples' usable share.
 
-    Later rounds average over a user's usable samples, and a user without any is silent in all of them. A column of
-    dates that is declared as one of numbers silences everybody, and the model would be trained on noise: where hardly
-    anybody is heard, the run stops.
+    Later rounds average over a user's usable samples, and a user without any is silent in all of them: it adds zero. A
+    column of dates that is declared as one of numbers silences everybody, and the model would be trained on noise:
+    where hardly anybody is heard, the run stops. Where some are, all later releases are made means over these: else
+    columns would seem smaller, and gradients shorter, than they are.
 
-    *Formal guarantees.* *Claim.* Whether the run stops, its message, and what a report says of the share cost nothing
-    beyond this round's share of the budget. *Why.* Each user answers the mean of 1 and its share of usable samples, or
-    0 without any, less 1/2: a number in [-1/2, 1/2], by its own data alone, so that replacing one moves the sum by 1 at
-    most, and adding or removing one by 1/2. The mean over the public n is released with noise for that. All else
-    follows from the released number and its planned noise alone: post-processing. A round that was charged before it
-    stops is in the ledger, and no later one is released.
+    *Formal guarantees.* *Claim.* Whether the run stops, its message, what a report says of the share, and the share of
+    users by which later releases are divided cost nothing beyond this round's share of the budget. *Why.* A user sends
+    halves of the shares s and 1 - s of its samples that can be used and that cannot, or (-1/2, 0) without any of the
+    former, by its own data alone. Squared norms are ``(1 - 2 s (1 - s)) / 4``, at most 1/4: replacing one moves the sum
+    by 1 at most, adding or removing one by 1/2. The mean over the public n is released with noise for that. All else
+    follows from the released numbers and their planned noise: 1/2 more than the first is the usable share, 1/2 more
+    than both the share of users who are heard. Later rounds divide what they have released, with its noise:
+    post-processing. A round that was charged before it stops is in the ledger, and no later one is released.
 
-    A missing user, as everybody in a lost round, adds zero: as if half of it were usable. That stops no run; a user
-    without a usable sample answers -1/2.
+    A missing user adds zero: as if half of it were usable, and half of it heard. That stops no run; a user without a
+    usable sample answers -1/2. A round that a killed process may have released tells nothing of who is heard.
     """
 
-    movement: ClassVar[Movement] = Movement.of_box(1.0)
+    movement: ClassVar[Movement] = Movement.of_ball(0.5)
 
     def computation(self, progress: Progress) -> Computation:
-        """See `Stage`; each user answers whether it is heard, and which share of its samples."""
+        """See `Stage`; each user answers which share of its samples can be used, and which not, or that none can."""
         return Computation("filled", "sum", 0.5)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`. Raises `RunFailed`: the share is below one in ten, and noise does not hide that."""
-        share, deviation = release.fraction(sums, self.movement)
+        released, deviation = release.mean(sums, self.movement)
+        share = min(max(float(released[0]) + 0.5, 0.0), 1.0)
         if share < FEWEST and deviation <= MOST_NOISE:
             raise RunFailed(
                 f"there is next to nothing to learn from: {100 * share:.2g} % can be used, the mean of the share of "
@@ -73,7 +77,10 @@ class Filled(Stage, share=0.01, weight=2.0):
                 "which column's cells cannot be used: check ranges, dates, positive and levels against the table, and "
                 "declare with impute what missing cells of features count as"
             )
-        progress.silent = max(0.0, 1 - share - CERTAIN * deviation)
+        heard, error = float(released.sum()) + 0.5, math.sqrt(2.0) * deviation
+        if heard + CERTAIN * error < 1 and not release.skipped:
+            progress.heard = min(max(heard, CERTAIN * error), 1.0)
+            progress.vague = error / progress.heard
         return {"filled_share": share, "noise_deviation": deviation}
 
 
@@ -187,7 +194,7 @@ class LearnCoordinates(Preparation):
 
     def take(self, index: int, x: Vector, constant: Vector, gathered: Gathered, noise: Noise) -> Step:
         progress, stage = self.memory, self._stages[index]
-        release = Release(self.shares, index, noise, stage.computation(progress))
+        release = Release(self.shares, index, noise, stage.computation(progress), progress.heard, gathered.skipped)
         facts = stage.take(progress, gathered.values, release)
         return Step(progress.model, None, facts, constant=progress.released_constant)
 
@@ -204,7 +211,8 @@ class LearnCoordinates(Preparation):
         seen = Coordinates(progress.start, progress.coordinates if done else self._expected() * np.eye(d))
         # A sample between two classes has curvature 1/2, whatever the curvature of all samples together.
         own = (rate if self._model.outputs == 1 else 2.0) / d
-        return seen, Found(length, p, rate, own, self.public.min_samples, learnt=True)
+        # Whoever is silent adds zero to the mean gradient, so that it is shorter than that of those who are heard.
+        return seen, Found(length, p, rate / progress.heard, own, self.public.min_samples, learnt=True)
 
     def _expected(self) -> float:
         """Return the scale that makes second moments one, if they are equal and as large as bounds allow."""

@@ -131,7 +131,7 @@ class Progress(Stateful):
     remembered: ClassVar[tuple[str, ...]] = (
         *("curvature", "constant", "start", "z", "move", "damping", "scales", "size", "coordinates", "radius"),
         *("across", "level_deviation", "highest", "uneven", "slope", "length", "gradient"),
-        *("hidden", "silent", "curved", "rare", "bend"),
+        *("hidden", "heard", "vague", "curved", "rare", "bend"),
     )
     parts: ClassVar[tuple[str, ...]] = ("centre", "whitened", "columns", "known", "optimiser", "inference")
     given: ClassVar[tuple[str, ...]] = ("learns",)
@@ -156,7 +156,8 @@ class Progress(Stateful):
     known: Known | None = None  # the estimate of the gradient; None before its first release
     # of the noise on the constant's score (of several: at most); infinite if no mean target was released
     level_deviation: float = math.inf
-    silent: float = 0.0  # at most that share of users is not heard, as far as noise allows to tell
+    heard: float = 1.0  # share of users who are heard; 1 unless noise allows to tell that some are not
+    vague: float = 0.0  # standard deviation of that share, over it; 0 if it is 1
     curved: float = 0.0  # curvature at the released constant, without a margin; 0 if none was released
     rare: float = 0.0  # slope at the constant of the user to whom a sample of the rarer class belongs, on average
     bend: float = 0.0  # by which the scores' variance takes their mean away from the constant; see `_stretch`

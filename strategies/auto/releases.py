@@ -71,30 +71,43 @@ class Release:
     index: int
     noise: Noise
     asked: Computation
+    heard: float = 1.0  # released share of users who are not silent; what is released is made a mean over these
+    skipped: bool = False  # a killed process may have released the round, and nobody is asked again
     made: int = 0
 
-    def mean(self, sums: Vector, movement: Movement, part: float = 1.0) -> tuple[Vector, float]:
-        """Return (the users' mean with noise for that part of the round's share, the noise's standard deviation).
+    def mean(self, sums: Vector, movement: Movement, part: float = 1.0, *, silent: float = 0.0) -> tuple[Vector, float]:
+        """Return (heard users' mean with noise for that part of the round's share, the noise's standard deviation).
+
+        The mean over all users is released, to which whoever is ``silent`` adds that; dividing by the share of those
+        who are heard, and taking away the others' part, is post-processing.
 
         Raises:
             RunFailed: a user could move the mean by more than the noise is made for.
         """
         mechanism, source = self.scheme.mechanism(self.index, movement, part), self.noise(self.made)
         self.made += 1
-        check_covered(self.asked, mechanism, self.users, self.scheme.sampler.relation, number=movement.number)
-        return mechanism.release(sums / self.users, source), mechanism.standard_deviation
+        n = self.scheme.sampler.expected(self.index)
+        check_covered(self.asked, mechanism, n, self.scheme.sampler.relation, number=movement.number)
+        released = mechanism.release(sums / n, source)
+        return (released - (1 - self.heard) * silent) / self.heard, mechanism.standard_deviation / self.heard
 
-    def fraction(self, sums: Vector, movement: Movement, part: float = 1.0) -> tuple[float, float]:
+    def fraction(
+        self, sums: Vector, movement: Movement, part: float = 1.0, *, silent: float = 0.0
+    ) -> tuple[float, float]:
         """Return (a released mean of numbers in [-1/2, 1/2], shifted and held to [0, 1], its standard deviation)."""
-        released, deviation = self.mean(sums, movement, part)
+        released, deviation = self.mean(sums, movement, part, silent=silent)
         return min(max(float(released[0]) + 0.5, 0.0), 1.0), deviation
 
     def logarithm(self, sums: Vector, statistic: Statistic, part: float = 1.0) -> tuple[float, float]:
-        """Return (a released mean of logarithms, held to the statistic's interval, its standard deviation)."""
-        released, deviation = self.mean(sums, Movement.of_interval(statistic.low, statistic.high), part)
+        """Return (a released mean of logarithms, held to the statistic's interval, its standard deviation).
+
+        The vector of whoever is silent is zero, the shortest there is.
+        """
+        movement = Movement.of_interval(statistic.low, statistic.high)
+        released, deviation = self.mean(sums, movement, part, silent=statistic.low)
         return min(max(float(released[0]), statistic.low), statistic.high), deviation
 
     @property
     def users(self) -> float:
-        """The expected number of users in the round, which sums are divided by."""
-        return self.scheme.sampler.expected(self.index)
+        """The expected number of users in the round who are heard."""
+        return self.heard * self.scheme.sampler.expected(self.index)

@@ -103,7 +103,7 @@ class AdaptiveStep(Stage):
         """See `Stage`; the clip follows."""
         radius = progress.radius
         gradient, deviation = release.mean(sums[:-1], Movement.of_ball(radius), 1 - MEASURED)
-        unclipped, _ = release.fraction(sums[-1:], Movement.of_interval(-0.5, 0.5), MEASURED)
+        unclipped, _ = release.fraction(sums[-1:], Movement.of_interval(-0.5, 0.5), MEASURED, silent=0.5)
         direction = progress.directed(gradient, deviation)
         progress.start = self.domain.project(progress.start + self.rate * direction)
         progress.radius = radius * math.exp(_SPEED * (_UNCLIPPED - unclipped))
@@ -153,7 +153,7 @@ class AutoScheme(Shares, Scheme):
     def take(self, index: int, x: Vector, gathered: Gathered, memory: Progress, noise: Noise) -> Step:
         if index == 0:
             memory.begin(x)
-        release = Release(self, index, noise, self.stages[index].computation(memory))
+        release = Release(self, index, noise, self.stages[index].computation(memory), memory.heard, gathered.skipped)
         facts = dict(self.stages[index].take(memory, gathered.values, release))
         if gathered.lengths is not None:
             mean = gathered.values[:-1] / release.users

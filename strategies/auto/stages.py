@@ -171,7 +171,7 @@ class Gradient(Stage):
     left: int  # the number of gradient rounds that follow
     domain: Box
     longest_step: float | None = None  # None for steps of any length
-    width: float = LEAST_WIDTH  # radius of the clip over the users' typical length; see `clip_width`
+    noise: float = math.inf  # standard deviation, in each coordinate of the mean, over the radius; see `clip_width`
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its clipped gradient, and the logarithm of its length."""
@@ -210,7 +210,8 @@ class Gradient(Stage):
     def _radius(self, progress: Progress) -> float:
         """Return the clip: wide enough for the gradients of the rarer class, too."""
         rare = GENEROSITY * progress.rare * math.sqrt(float(progress.space.seen.sum()))
-        return max(self.width * progress.length, rare)
+        width = clip_width(self.noise / progress.heard, len(progress.start), self.left + 1)
+        return max(width * progress.length, rare)
 
     def _held(self, move: Vector) -> Vector:
         length = float(np.linalg.norm(move))

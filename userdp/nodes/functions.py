@@ -161,7 +161,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "squared_influence": RowFunction(
         influence.squared_influence, lambda dimension, arrays: len(arrays["influence"]), acute=True, fixed_order=True
     ),
-    "filled": RowFunction(moments.filled, _one_number, counts_usable=True, fixed_order=True),
+    "filled": RowFunction(moments.filled, _two_numbers, counts_usable=True, fixed_order=True),
     "improved": RowFunction(moments.improved, _one_number, fixed_order=True),
     "curvature_along": RowFunction(moments.curvature_along, _one_number, fixed_order=True),
     "weighed_gradient": RowFunction(weighing.weighed_gradient),

@@ -118,10 +118,13 @@ def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: flo
 
 
 def filled(problem: Problem, x: Vector, block: Block) -> Rows:
-    """Compute (U, 1): half the share of each user's samples that can be used; -1/2 for a user without any."""
+    """Compute (U, 2), of norm 1/2 at most: halves of the shares of a user's samples that can be used and that cannot.
+
+    A user without a usable sample has (-1/2, 0). The sum of both numbers is 1/2 for all others.
+    """
     usable = np.ones(block.samples) if block.usable is None else block.usable.astype(np.float64)
     share = user_averages(usable, block)[:, None]
-    return np.where(share > 0, share / 2, -0.5)
+    return np.where(share > 0, np.hstack([share, 1 - share]), [-1.0, 0.0]) / 2
 
 
 def class_shares(problem: Problem, x: Vector, block: Block, classes: Array) -> Rows:

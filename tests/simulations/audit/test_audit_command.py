@@ -250,7 +250,7 @@ def test_canaries_say_nothing_where_an_answer_is_no_gradient():
     canaries = Canaries(Softmax(3, 2, 3.0, 1.0), np.arange(2), np.eye(2, 6), np.ones(2, dtype=np.int64), absent=False)
     for asked, length in (
         (Computation("class_shares", "sum", 1.0, arrays={"classes": np.arange(3.0)}), 3),
-        (Computation("filled", "sum", 0.5), 1),
+        (Computation("filled", "sum", 0.5), 2),
     ):
         answer = canaries.compute(np.zeros(6), np.arange(2), asked)
         np.testing.assert_array_equal(answer.values, np.zeros((1, length)))

@@ -56,10 +56,11 @@ class Watched:
     answer: object = None
     deviation: float = 1e-3
     users: int = USERS
+    skipped: bool = False
     fraction = Release.fraction
     logarithm = Release.logarithm
 
-    def mean(self, sums, movement, part=1.0):
+    def mean(self, sums, movement, part=1.0, *, silent=0.0):
         self.noted.append((np.array(sums), movement, part))
         return (sums / USERS if self.answer is None else np.zeros(len(sums)) + self.answer), self.deviation
 
@@ -211,7 +212,7 @@ def test_steps_are_shortened_where_more_curvature_is_felt_than_noise_explains(de
     stage, progress, watched = Gradient(5, method.problem.domain), method.scheme.new_memory(), Watched()
     progress.whitened = Whitening(np.eye(3), np.ones(3), np.array([1.0, 0.2, 1.0]), 1.0)
     curvature, best = progress.curvature * np.array([1.0, 3.0, 1.0]), np.array([1.0, -0.5, 0.5])
-    watched.mean = lambda sums, movement, part=1.0: (sums, deviation)
+    watched.mean = lambda sums, movement, part=1.0, silent=0.0: (sums, deviation)
     for _ in range(12):
         stage.take(progress, np.append(curvature * (progress.z - best), 0.0), watched)
     assert progress.damping == pytest.approx(least, rel=1e-6)
@@ -430,7 +431,7 @@ def test_a_step_is_one_over_the_curvature_along_the_gradient_and_a_margin():
     sums = node.compute(progress.start, np.arange(400), stage.computation(progress)).values[0]
     assert sums[0] / 400 + 0.5 == pytest.approx(0.75)
     watched = Watched()
-    watched.mean = lambda values, movement, part=1.0: (values / 400, 0.0)
+    watched.mean = lambda values, movement, part=1.0, silent=0.0: (values / 400, 0.0)
     stage.take(progress, sums, watched)
     np.testing.assert_allclose(progress.start, -np.array([3.0, 4.0]) / (CAUTION * 0.75**2))
 

@@ -152,9 +152,9 @@ def noted(part, index, x, sums):
     found = []
 
     class Noting(Release):
-        def mean(self, values, movement, part=1.0):
+        def mean(self, values, movement, part=1.0, *, silent=0.0):
             found.append((np.array(values), movement, self.scheme.mechanism(self.index, movement, part).l2_sensitivity))
-            return super().mean(values, movement, part)
+            return super().mean(values, movement, part, silent=silent)
 
     with mock.patch.object(preparation, "Release", Noting):
         noise = SeededNoise(np.random.default_rng(index))
