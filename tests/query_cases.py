@@ -27,6 +27,7 @@ SUMS = [
     {"statistic": "correlation", "of": ["age", "visits"]},
 ]
 SUMS += [one | {"per": "sample"} for one in SUMS]
+SUMS += [{"statistic": "survival", "time": "age", "event": "city", "event_level": "Rome", "at": [0, 30, 50, 100]}]
 QUANTILES = [{"statistic": "quantiles", "of": "age", "bins": [0, 20, 30, 100]}]
 
 

@@ -13,6 +13,7 @@ STATISTICS: Kinds[type[Statistic]] = Kinds(
         "group_means": "userdp.queries.statistics:GroupMeans",
         "correlation": "userdp.queries.statistics:Correlation",
         "quantiles": "userdp.queries.statistics:Quantiles",
+        "survival": "userdp.queries.survival:Survival",
     },
     "userdp.statistics",
     files=True,
