@@ -11,7 +11,7 @@ from userdp.accounting.costs import calibrate_noise
 from userdp.data.shape import Column, Shape
 from userdp.queries.answers import Sums
 from userdp.queries.statistics import Facts
-from userdp.queries.survival import Survival, band, median
+from userdp.queries.survival import Survival, band, curve, median
 
 SHAPE = Shape(
     4,
@@ -192,6 +192,15 @@ def test_the_median_is_where_the_curve_and_both_ends_of_its_band_cross_one_half(
     assert median(edges, shares, lows, highs) == pytest.approx((15.0, 12.5, 20.0))
     assert median(edges, highs + 0.3, lows, highs + 0.3) == pytest.approx((30.0, 12.5, 30.0))
     assert math.isnan(median(edges, np.array([1, 0.7, np.nan, np.nan]), lows, highs)[0])
+
+
+def test_derivatives_of_shares_are_those_of_small_steps():
+    one, x = asked([0, 5, 10, 20]), np.array([30.0, 20, 10, 8, 9, 7, 40, 3])
+    totals = one._totals(0, len(x))
+    slopes, step = curve(Sums.of(x, 0.0, None), *totals)[1], 1e-5
+    for place in range(len(x)):
+        moved = [curve(Sums.of(x + h * np.eye(len(x))[place], 0.0, None), *totals)[0] for h in (step, -step)]
+        np.testing.assert_allclose(slopes[:, place], (moved[0] - moved[1]) / (2 * step), atol=1e-9)
 
 
 # With noise ----------------------------------------------------------------------------------------------------------
