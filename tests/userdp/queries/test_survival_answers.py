@@ -237,7 +237,7 @@ def drawn(case, repetitions, seed=0):
 
 
 def coverage(case, repetitions):
-    """Shares of intervals of a group that hold the truth, over edges and of the mean; share of tests that see no group."""
+    """Shares of intervals of a group that hold the truth, over edges and of the mean; of tests that see no effect."""
     answers, truth, _ = drawn(case, repetitions)
     places = [*range(1, 11), 12]
     low, high, known = (
