@@ -30,6 +30,7 @@ SUMS = [
     {"statistic": "variance_components", "of": "age"},
 ]
 SUMS += [one | {"per": "sample"} for one in SUMS]
+SUMS += [{"statistic": "survival", "time": "age", "event": "city", "event_level": "Rome", "at": [0, 30, 50, 100]}]
 QUANTILES = [{"statistic": "quantiles", "of": "age", "bins": [0, 20, 30, 100]}]
 
 

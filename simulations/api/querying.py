@@ -21,7 +21,7 @@ from simulations.api.arguments import WithReport, as_in_a_file, configured, fold
 from simulations.config.query_file import RELATION
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.records.observer import Observer
-from simulations.reports.answers import answer_rows
+from simulations.reports.answers import HEADINGS, answer_rows
 from simulations.reports.progress import progress_bar
 from simulations.runs.run import run
 from strategies.core.plan import Plan
@@ -58,8 +58,7 @@ class QueryResult(WithReport):
     directory: Path | None
 
     def __repr__(self) -> str:
-        names = ["statistic", "of", "", "estimate", "low", "high", "unit"]
-        rows = pd.DataFrame(answer_rows(self.result["answers"]), columns=names)
+        rows = pd.DataFrame(answer_rows(self.result["answers"]), columns=list(HEADINGS))
         return f"{rows.to_string(index=False)}\nGuarantee: {self.guarantee}"
 
 

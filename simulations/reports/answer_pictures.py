@@ -1,26 +1,57 @@
-"""Charts of the answers to a query: bars, or points with intervals, of effects beside a line where there is none."""
+"""Charts of the answers to a query: bars; points with intervals, of effects beside a line of none; and curves."""
 
-from itertools import groupby
+from collections.abc import Mapping
+from itertools import cycle, groupby
+from typing import Any
 
 from simulations.reports.answers import Answers
 from simulations.reports.pictures import Picture
-from simulations.reports.plots import BLUE, INK, drawing, svg
+from simulations.reports.plots import BLUE, GREEN, INK, LEGEND, ORANGE, RED, drawing, svg
 
 _BARS = ("histogram", "counts")  # statistics drawn as bars
 _POINTS = ("mean", "group_means", "effect")
 _BAR = "A line reaches over the interval of 95 %."
+_BAND = "Share of people without the event by then; the band is the interval of 95 % at each time."
 
 
 def answer_pictures(answers: Answers) -> list[Picture]:
-    """Draw histograms and counts as bars, and means and effects as points with their intervals."""
+    """Draw histograms and counts as bars, means and effects as points with intervals, and survival as curves."""
     found = []
-    in_order = sorted(answers, key=lambda one: one["unit"] == "ratio")  # which has an axis of its own
-    for (statistic, column, _), group in groupby(in_order, lambda one: (one["statistic"], one["column"], one["unit"])):
-        known = [one for one in group if one["estimate"] is not None]
+    ratios_last = sorted(answers, key=_ratio)  # which have an axis of their own
+    for (statistic, column, _), group in groupby(
+        ratios_last, lambda one: (one["statistic"], one["column"], _ratio(one))
+    ):
+        everything = list(group)
+        known = [one for one in everything if one["estimate"] is not None]
         if known and statistic in (*_BARS, *_POINTS):
             words = f"{statistic.replace('_', ' ')} of {column}"
             found.append(Picture(words[0].upper() + words[1:], _chart(words, statistic, known), _BAR))
+        elif statistic == "survival":
+            found.append(Picture(f"Survival until {column}", _curves(f"survival until {column}", everything), _BAND))
     return found
+
+
+def _ratio(one: Mapping[str, Any]) -> bool:
+    return bool(one["unit"] == "ratio")
+
+
+def _curves(title: str, answers: Answers) -> str:
+    """Draw the share of people without an event by time, a curve with its band for each group."""
+    curves: dict[str, list[tuple[float, ...]]] = {}
+    for one in answers:
+        group, at, time = one["level"].rpartition("at ")
+        if at and one["estimate"] is not None:
+            curves.setdefault(group[:-2], []).append((float(time), *(one[key] for key in ("estimate", "low", "high"))))
+    unit = next(one["unit"] for one in answers if "median" in one["level"])
+    with drawing(unit, "share without the event") as (figure, axes):
+        for (group, points), colour in zip(curves.items(), cycle((BLUE, ORANGE, GREEN, RED)), strict=False):
+            times, values, low, high = zip(*points, strict=True)
+            axes.plot(times, values, color=colour, label=group, marker="o", markersize=3)
+            axes.fill_between(times, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_ylim(0, 1)
+        if len(curves) > 1:
+            axes.legend(**LEGEND)
+        return svg(figure, title)
 
 
 def _chart(title: str, statistic: str, answers: Answers) -> str:
@@ -33,7 +64,7 @@ def _chart(title: str, statistic: str, answers: Answers) -> str:
         else:
             axes.plot(values, places, color=BLUE, marker="o", linestyle="", markersize=5)
         if statistic == "effect":
-            axes.axvline(float(answers[0]["unit"] == "ratio"), linestyle="--", color=INK, linewidth=1)
+            axes.axvline(float(_ratio(answers[0])), linestyle="--", color=INK, linewidth=1)
         axes.hlines(places, low, high, color=BLUE, linewidth=2)
         axes.set_yticks(places, labels)
         axes.invert_yaxis()

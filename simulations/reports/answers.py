@@ -11,24 +11,34 @@ from simulations.reports.explain import shown
 Answers = Sequence[Mapping[str, Any]]  # "answers" of result.json
 
 
+HEADINGS = ("statistic", "of", "", "estimate", "interval of 95 %", "unit")
+
+
 def answer_rows(answers: Answers) -> list[tuple[str, ...]]:
-    """Return (statistic, column, level, estimate, low, high, unit) of each answer, in words."""
+    """Return each answer in words, below `HEADINGS`; a test has no interval."""
     return [
         (
             one["statistic"].replace("_", " "),
             one["column"] or "",
             one["level"] or "",
             "drowned in noise" if one["estimate"] is None else shown(float(one["estimate"])),
-            *("any" if one[end] is None else shown(float(one[end])) for end in ("low", "high")),  # a ratio has no bound
+            _interval(one["low"], one["high"]),
             one["unit"],
         )
         for one in answers
     ]
 
 
+def _interval(low: float | None, high: float | None) -> str:
+    """Return an interval in words; an end that is not known is any number, and a test has none of both."""
+    if low is None and high is None:
+        return ""
+    return " to ".join("any" if end is None else shown(float(end)) for end in (low, high))
+
+
 def show_answers(name: str, answers: Answers, console: Console) -> None:
     """Print the answers of a query as a table."""
-    table = Table("statistic", "of", "", "estimate", "interval of 95 %", "unit", title=f"{name}: answers")
-    for statistic, column, level, estimate, low, high, unit in answer_rows(answers):
-        table.add_row(statistic, column, level, estimate, f"{low} to {high}", unit)
+    table = Table(*HEADINGS, title=f"{name}: answers")
+    for row in answer_rows(answers):
+        table.add_row(*row)
     console.print(table)

@@ -17,6 +17,7 @@ from userdp.errors import insist
 from userdp.queries.answers import Answer, Sums
 from userdp.queries.statistics import Facts, Statistic
 from userdp.queries.table import TableQuery, held_to_bounds
+from userdp.settings import choices
 
 USERS, MOST, DRAWS = 300, 3, 300
 DEVIATION = 20.0  # of the noise on each sum: more than the choice of users moves it
@@ -43,7 +44,7 @@ def check_statistic(kind: type[Statistic], /, **settings: Any) -> None:
         BadInput: the settings do not suit the class or the columns.
     """
     relations: tuple[Relation, ...] = ("replace_one", "add_or_remove")
-    for per, relation in product(("user", "sample"), relations):
+    for per, relation in product(choices(kind.model_fields["per"]), relations):
         one = kind.model_validate({"statistic": kind.__name__, "per": per, **settings})
         if one.width(Facts(SHAPE, MOST, users_known=relation == "replace_one")) == 0:
             continue  # its answer is public

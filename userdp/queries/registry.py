@@ -15,6 +15,7 @@ STATISTICS: Kinds[type[Statistic]] = Kinds(
         "variance_components": "userdp.queries.components:VarianceComponents",
         "correlation": "userdp.queries.statistics:Correlation",
         "quantiles": "userdp.queries.statistics:Quantiles",
+        "survival": "userdp.queries.survival:Survival",
     },
     "userdp.statistics",
     files=True,

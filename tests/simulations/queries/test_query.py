@@ -32,6 +32,7 @@ ASK = [
     {"statistic": "counts", "of": "team"},
     {"statistic": "group_means", "of": "height", "by": "team"},
     {"statistic": "quantiles", "of": "height", "at": [0.5]},
+    {"statistic": "survival", "time": "height", "event": "team", "event_level": "red", "at": [150, 170, 190]},
 ]
 BUDGET = {"epsilon": 4.0, "delta": 1e-4}
 
@@ -65,7 +66,7 @@ def test_the_command_answers_and_writes_open_files(file, tmp_path):
     table = pd.read_csv(directory / "answers.csv")
     np.testing.assert_allclose(table["estimate"], [one["estimate"] for one in result["answers"]])
     page = (directory / "report.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert "Histogram of count" in page
     shown = call("query", file, "--output", tmp_path / "runs")
     assert "teams: answers" in shown.stdout

@@ -24,6 +24,7 @@ SETTINGS = {
     "variance_components": {"of": "number"},
     "correlation": {"of": ["number", "other"]},
     "quantiles": {"of": "number", "bins": [0, 20, 30, 100]},
+    "survival": {"time": "number", "event": "level", "event_level": "a", "by": "level", "at": [0, 20, 60, 100]},
 }
 
 
