@@ -6,18 +6,19 @@ from simulations.reports.answers import Answers
 from simulations.reports.pictures import Picture
 from simulations.reports.plots import BLUE, drawing, svg
 
-_BARS = ("histogram", "counts")  # statistics drawn as bars
+_BARS = ("histogram", "counts", "shares")  # statistics drawn as bars
+_SUBJECT = ("statistic", "column", "where")
 _POINTS = ("mean", "group_means")
 _BAR = "A line reaches over the interval of 95 %."
 
 
 def answer_pictures(answers: Answers) -> list[Picture]:
-    """Draw histograms and counts as bars, and means as points with their intervals."""
+    """Draw histograms, counts and shares as bars, and means as points with their intervals."""
     found = []
-    for (statistic, column), group in groupby(answers, lambda one: (one["statistic"], one["column"])):
+    for (statistic, column, where), group in groupby(answers, lambda one: [one.get(key) for key in _SUBJECT]):
         known = [one for one in group if one["estimate"] is not None]
         if known and statistic in (*_BARS, *_POINTS):
-            words = f"{statistic.replace('_', ' ')} of {column}"
+            words = f"{statistic.replace('_', ' ')} of {column}{f' where {where}' if where else ''}"
             found.append(Picture(words[0].upper() + words[1:], _chart(words, statistic, known), _BAR))
     return found
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulations.reports.explain import shown
+from userdp.queries.answers import REMEDY
 
 Answers = Sequence[Mapping[str, Any]]  # "answers" of result.json
 
@@ -16,7 +17,7 @@ def answer_rows(answers: Answers) -> list[tuple[str, ...]]:
     return [
         (
             one["statistic"].replace("_", " "),
-            one["column"] or "",
+            ", ".join(filter(None, (one["column"], f"where {one['where']}" if one.get("where") else None))),
             one["level"] or "",
             "drowned in noise" if one["estimate"] is None else shown(float(one["estimate"])),
             *(shown(float(one[end])) for end in ("low", "high")),
@@ -26,9 +27,17 @@ def answer_rows(answers: Answers) -> list[tuple[str, ...]]:
     ]
 
 
+def remedy(answers: Answers) -> str:
+    """Return what helps against the answers that are not known; '' if all are."""
+    drowned = any(one["estimate"] is None for one in answers)
+    return f"Where noise hides an answer: {REMEDY}." if drowned else ""
+
+
 def show_answers(name: str, answers: Answers, console: Console) -> None:
     """Print the answers of a query as a table."""
-    table = Table("statistic", "of", "", "estimate", "interval of 95 %", "unit", title=f"{name}: answers")
+    table = Table(
+        "statistic", "of", "", "estimate", "interval of 95 %", "unit", title=f"{name}: answers", caption=remedy(answers)
+    )
     for statistic, column, level, estimate, low, high, unit in answer_rows(answers):
         table.add_row(statistic, column, level, estimate, f"{low} to {high}", unit)
     console.print(table)
