@@ -43,7 +43,7 @@ def query(asked, relation="replace_one"):
 
 
 def people(users):
-    """A block of users, each a list of samples (age in [-1, 1] or NaN, visits, level or -1); often is above 5 visits."""
+    """A block of users, each a list of samples (age in [-1, 1] or NaN, visits, level or -1); often: above 5 visits."""
     samples = [sample for user in users for sample in user]
     features = np.zeros((len(samples), 7), dtype=np.float32)
     for row, (age, visits, level) in zip(features, samples, strict=True):

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table
 
 from simulations.reports.explain import shown
-from userdp.queries.answers import REMEDY
 
 Answers = Sequence[Mapping[str, Any]]  # "answers" of result.json
 
@@ -29,8 +28,11 @@ def answer_rows(answers: Answers) -> list[tuple[str, ...]]:
 
 def remedy(answers: Answers) -> str:
     """Return what helps against the answers that are not known; '' if all are."""
-    drowned = any(one["estimate"] is None for one in answers)
-    return f"Where noise hides an answer: {REMEDY}." if drowned else ""
+    if all(one["estimate"] is not None for one in answers):
+        return ""
+    from userdp.queries.answers import REMEDY  # noqa: PLC0415 -- loads PyArrow, which training does not need
+
+    return f"Where noise hides an answer: {REMEDY}."
 
 
 def show_answers(name: str, answers: Answers, console: Console) -> None:

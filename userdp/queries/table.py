@@ -136,9 +136,12 @@ class TableQuery(SharesProblem):
 
     def user_shares(self, block: Block) -> Rows:
         """See `SharesProblem`; the entries of choices are zero."""
-        rows = np.zeros((block.users, self.dimension))
-        own = [held_to_bounds(one, dense(self.rows(one, block))) for one in self.asked if not one.chooses]
-        np.multiply(np.hstack(own), self.factors * _INSIDE, out=rows[:, : self.sums])
+        rows, place = np.zeros((block.users, self.dimension)), 0
+        for one, width in zip(self.asked, self.widths, strict=True):
+            if not one.chooses:
+                where = slice(place, place := place + width)
+                own = held_to_bounds(one, dense(self.rows(one, block)))
+                np.multiply(own, self.factors[where] * _INSIDE, out=rows[:, where])
         return rows
 
     def user_ranks(self, block: Block) -> Sparse:

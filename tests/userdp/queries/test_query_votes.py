@@ -227,6 +227,14 @@ def test_a_filter_holds_its_ends_and_no_missing_cell():
     assert (rows[:, 0] > 0.5).tolist() == [False, False, True, True, False, False]
 
 
+def test_a_filter_reaches_quantiles():
+    problem = query([one | {"where": {"city": "Rome"}} for one in QUANTILES])
+    cells = [[(-1.0, 0.0, 0), (1.0, 0.0, 1)], [(1.0, 0.0, 2)], [(1.0, 0.0, 0)]]
+    for users, expected in ((cells, [1.0, 0.0, 1.0]), (cells[1:2], [0.0, 0.0, 0.0])):
+        ranks = problem.user_ranks(problem.bound(people(users))[0]).toarray()
+        np.testing.assert_allclose(ranks.sum(axis=0), expected)
+
+
 def test_pairs_of_levels_are_cells():
     problem = query([{"statistic": "counts", "of": PAIR}])
     cells = [(0.0, visits, city) for city in (-1, 0, 1, 2) for visits in (-1.0, 1.0)]
