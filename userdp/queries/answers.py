@@ -26,7 +26,7 @@ _NARROW = 0.01  # Standard deviation of people's numbers over the width of their
 _TOLD_APART = 3.0  # A denominator is known if it exceeds so many standard deviations of its noise
 
 REMEDY = "declare narrower data.ranges (userdp find proposes them), ask for less beside it, or raise privacy.epsilon"
-"""What helps against an answer that noise hides."""
+"""The remedy for an answer that noise hides."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is public about a query's columns, and which samples a statistic is about."""
+"""Public facts about the columns of a query, and the conditions that a statistic's samples fit."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -27,7 +27,7 @@ def _one_or_two(given: object) -> object:
 OneOrTwo = Annotated[str | list[str], PlainValidator(_one_or_two)]
 """A column of levels; or two, of which pairs of levels count."""
 Where = dict[str, Cell]
-"""What samples have to fit: column = a level or a list of some, or [low, high] of numbers, in the table's units."""
+"""Conditions on samples: column = a level or a list of some, or [low, high] of numbers, in the table's units."""
 
 
 class Facts:

@@ -220,7 +220,7 @@ class Counts(Statistic):
     """The number of users at each of the declared levels; a user's samples share one vote."""
 
     whole: ClassVar[bool] = True
-    of: OneOrTwo = Field(description="Column of declared levels; or two, of which pairs of levels are counted.")
+    of: OneOrTwo = Field(description="Column of declared levels; or two, whose pairs of levels are counted.")
 
     def column(self, facts: Facts) -> Column:
         """Return the column."""

@@ -195,7 +195,7 @@ def test_no_two_users_of_all_corners_are_further_apart_than_stated(asked, relati
 
 
 def test_a_filter_leaves_the_rows_of_the_samples_that_fit():
-    """By hand: the same statistic of a table without the other samples; a user without any adds no answer."""
+    """The rows are those of a table without the other samples; a user without any adds to no answer."""
     rng = np.random.default_rng(3)
     users = [
         [(rng.choice([-0.5, 0.1, 0.9, math.nan]), rng.uniform(-1, 1), rng.integers(-1, 3)) for _ in range(4)]
