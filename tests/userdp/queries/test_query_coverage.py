@@ -15,7 +15,7 @@ TRUTHS = {"mean": [6.5], "group_means": [5.75, 4.75] * 3}
 
 
 def drawn(rng, asked, users):
-    """People of one sample, or for sums of one to four: age on [20, 90], visits 3 + age / 20 + noise, one less often."""
+    """People of one sample, or for sums of up to four: age in [20, 90], visits 3 + age / 20 - often + noise."""
     sizes = rng.integers(1, 5, users) if asked is SUM else np.ones(users, dtype=int)
     count = int(sizes.sum())
     age, city = rng.uniform(20, 90, count), rng.choice(3, count, p=[0.5, 0.3, 0.2])
