@@ -146,7 +146,8 @@ class TableQuery(SharesProblem):
 
     def user_ranks(self, block: Block) -> Sparse:
         """See `SharesProblem`."""
-        found = hstack([self.rows(one, block) for one in self.quantiles], format="csr")
+        parts: list[Any] = [self.rows(one, block) for one in self.quantiles]
+        found = hstack(parts, format="csr")
         return sparse_rows(_INSIDE * found.data, found.indices, found.indptr, found.shape[1])
 
     def doubts(self, deviation: float, users: int) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 """Users' votes: shares of one whole that say where a user's samples lie, computed from a block of samples.
 
-*Formal guarantees.* *Claim.* A row of `by_level`, `by_bin` or `moments` has no negative entry, and its entries add up
-to 1 at most, for any data; so its l2 norm is at most 1, and no two rows have a negative inner product. It follows from
-its own user's samples alone, to the last bit. *Why.* Entries are averages over the user's samples of indicators, or of
-Bernstein polynomials, which are not negative and add up to 1; samples without a usable cell add nothing. An average
-over samples divides by ``most``, or by the user's own number if that is larger. All operations are sums, products and
-quotients of single users' numbers, in the order of the samples, which IEEE 754 rounds alike at every position.
+*Formal guarantees.* *Claim.* A row of `by_level`, `by_bin`, `moments` or `totals` has no negative entry, and its entries
+add up to 1 at most, for any data; so its l2 norm is at most 1, and no two rows have a negative inner product. It follows
+from its own user's samples alone, to the last bit. *Why.* Entries are averages over the user's samples of indicators,
+of Bernstein polynomials, which are not negative and add up to 1, or of both parts of a number in [-1, 1]; or they are
+the parts of one such number. Samples without a usable cell add nothing. An average over samples divides by ``most``, or
+by the user's own number if that is larger. All operations are sums, products and quotients of single users' numbers, in
+the order of the samples, which IEEE 754 rounds alike at every position.
 """
 
 import math
@@ -65,7 +66,7 @@ def level_codes(block: Block, column: Column) -> Codes:
         return np.where((first >= 0) & (second >= 0), first * len(column.parts[1].levels) + second, -1)
     codes = np.full(block.samples, -1)
     for code, place in reversed(list(enumerate(column.places))):
-        codes[block.dense_features[:, place] > 0.5] = code
+        codes[np.asarray(block.dense_features[:, place] > np.float32(0.5))] = code
     return codes
 
 
@@ -145,7 +146,7 @@ def totals(block: Block, column: Column, bound: float, most: int | None) -> Rows
         return np.clip(np.stack([numbers, -numbers]) / bound, 0.0, 1.0)
 
     def added(numbers: Vector) -> Vector:
-        return np.bincount(block.owners[usable], numbers, minlength=block.users)
+        return np.asarray(np.bincount(block.owners[usable], numbers, minlength=block.users), dtype=np.float64)
 
     if most is None:
         return parts(added(cells[usable])).T
