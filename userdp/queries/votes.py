@@ -1,6 +1,6 @@
 """Users' votes: shares of one whole that say where a user's samples lie, computed from a block of samples.
 
-*Formal guarantees.* *Claim.* A row of `by_level`, `by_bin`, `moments` or `totals` has no negative entry, and entries add
+*Formal guarantees.* *Claim.* A row of `by_level`, `by_bin`, `moments` or `totals` has no negative entry; entries add
 up to 1 at most, for any data; so its l2 norm is at most 1, and no two rows have a negative inner product. It follows
 from its own user's samples alone, to the last bit. *Why.* Entries are averages over the user's samples of indicators,
 of Bernstein polynomials, which are not negative and add up to 1, or of both parts of a number in [-1, 1]; or they are
