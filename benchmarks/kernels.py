@@ -183,6 +183,46 @@ def secure_noise() -> Kernel:
     return lambda: noise.gaussian(zeros, 1.0)
 
 
+def query_rows() -> Kernel:
+    from userdp.data import Block
+    from userdp.data.shape import Column, Shape
+    from userdp.queries.table import TableSettings
+
+    rng, count = np.random.default_rng(1), 40_000
+    cells = np.zeros((count, 6), dtype=np.float32)
+    cells[:, :2] = rng.uniform(-1, 1, (count, 2))
+    cells[np.arange(count), 2 + rng.integers(0, 4, count)] = 1
+    number, other = (Column(name, (place,), (0.0, 100.0)) for place, name in enumerate(["number", "other"]))
+    levels = Column("level", (2, 3, 4, 5), levels=("a", "b", "c", "d"))
+    asked = [
+        {"statistic": "mean", "of": "number"},
+        {"statistic": "variance", "of": "other"},
+        {"statistic": "histogram", "of": "number", "bins": list(range(0, 101, 10))},
+        {"statistic": "counts", "of": "level"},
+        {"statistic": "group_means", "of": "number", "by": "level"},
+        {"statistic": "correlation", "of": ["number", "other"]},
+        {"statistic": "quantiles", "of": "other"},
+    ]
+    settings = TableSettings.model_validate({"kind": "table", "ask": asked})
+    problem: Any = settings.build(Shape(6, has_target=False, bound=1.0, named=(number, other, levels)), 0)
+    offsets = np.arange(0, count + 1, 5)
+    return lambda: [make(Block(cells, offsets)) for make in (problem.user_shares, problem.user_ranks)]
+
+
+def table_of_text() -> Kernel:
+    import pandas as pd
+
+    from userdp.data.tables.frames import table_file
+
+    frame = pd.DataFrame({"level": np.array(["north", "south"])[np.arange(100_000) % 2]}, dtype="str")
+
+    def stored() -> None:
+        with table_file(frame, ["level"]):
+            pass
+
+    return stored
+
+
 def neural(layer: str, execution: str) -> Callable[[], Kernel]:
     """Gradients of 16 users of a network that reads windows of 32 codes, in groups or one by one."""
 
@@ -227,6 +267,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
     "noise of a plan, Poisson": sampled_noise,
     "synthetic block": synthetic_block,
     "secure noise": secure_noise,
+    "rows of a query": query_rows,
+    "a table in memory": table_of_text,
     "gated units, in groups": neural("gru", "grouped"),
     "long short-term memory, in groups": neural("lstm", "grouped"),
     "attention, in groups": neural("attention", "grouped"),

@@ -7,13 +7,14 @@ from userdp.data.shape import Column, Shape
 from userdp.queries.table import TableSettings
 
 SHAPE = Shape(
-    5,
+    7,
     has_target=False,
     bound=1.0,
     named=(
         Column("age", (0,), (0.0, 100.0)),
         Column("visits", (1,), (0.0, 10.0), complete=True),
         Column("city", (2, 3, 4), levels=("Rome", "Oslo", "Bonn")),
+        Column("often", (5, 6), levels=("no", "yes")),
     ),
 )
 SUMS = [
@@ -29,7 +30,13 @@ SUMS = [
     {"statistic": "effect", "of": "visits", "by": "city", "bins": [0, 1, 2, 5, 8]},
     {"statistic": "variance_components", "of": "age"},
 ]
+FILTER = {"city": ["Rome", "Oslo"], "age": [30, 90]}
+PAIR = ["city", "often"]
+SUMS += [{"statistic": "sum", "of": "age", "bound": 120.0}, {"statistic": "shares", "of": "city"}]
+SUMS += [{"statistic": "counts", "of": PAIR}, {"statistic": "group_means", "of": "visits", "by": PAIR}]
 SUMS += [one | {"per": "sample"} for one in SUMS]
+FILTERED = [one | {"where": FILTER} for one in SUMS]
+SUMS += [one for one in FILTERED if one["statistic"] in ("count", "mean", "sum")]
 SUMS += [{"statistic": "survival", "time": "age", "event": "city", "event_level": "Rome", "at": [0, 30, 50, 100]}]
 QUANTILES = [{"statistic": "quantiles", "of": "age", "bins": [0, 20, 30, 100]}]
 
@@ -40,11 +47,12 @@ def query(asked, relation="replace_one"):
 
 
 def people(users):
-    """A block of users, each a list of samples (age in [-1, 1] or NaN, visits, level or -1)."""
+    """A block of users, each a list of samples (age in [-1, 1] or NaN, visits, level or -1); often: above 5 visits."""
     samples = [sample for user in users for sample in user]
-    features = np.zeros((len(samples), 5), dtype=np.float32)
+    features = np.zeros((len(samples), 7), dtype=np.float32)
     for row, (age, visits, level) in zip(features, samples, strict=True):
         row[:2] = age, visits
+        row[5 + (visits > 0)] = 1.0
         if level >= 0:
             row[2 + level] = 1.0
     return Block(features, np.concatenate([[0], np.cumsum([len(user) for user in users])]))

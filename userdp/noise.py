@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -200,10 +201,11 @@ class SecureNoise(NoiseSource):
 def _opendp() -> Any:
     """Import OpenDP on first use: the import is slow, and simulations do not need it."""
     check_extra("secure", 'privacy.noise = "secure"')
-    import opendp.prelude as dp  # noqa: PLC0415
+    # Its prelude imports scikit-learn, too, which takes longer than a query.
+    from opendp import domains, measurements, measures, metrics, mod  # noqa: PLC0415
 
-    dp.enable_features("contrib")
-    return dp
+    mod.enable_features("contrib")
+    return SimpleNamespace(**(vars(domains) | vars(measures) | vars(metrics)), m=measurements)
 
 
 def discrete_gaussian(length: int, deviation: float) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from simulations.api.arguments import WithReport, as_in_a_file, configured, fold
 from simulations.config.query_file import RELATION
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.records.observer import Observer
-from simulations.reports.answers import HEADINGS, answer_rows
+from simulations.reports.answers import HEADINGS, answer_rows, remedy
 from simulations.reports.progress import progress_bar
 from simulations.runs.run import run
 from strategies.core.plan import Plan
@@ -42,7 +42,7 @@ class QueryResult(WithReport):
 
     Attributes:
         table: one row a number: statistic, column, level (also a bin or a quantile), estimate, standard_error, low and
-            high end of the interval of 95 %, and unit.
+            high end of the interval of 95 %, unit, and where (the filter; None without one).
         guarantee: the promise for all answers together.
         plan: every number that was fixed before the query read data.
         result: the content of result.json.
@@ -59,7 +59,8 @@ class QueryResult(WithReport):
 
     def __repr__(self) -> str:
         rows = pd.DataFrame(answer_rows(self.result["answers"]), columns=list(HEADINGS))
-        return f"{rows.to_string(index=False)}\nGuarantee: {self.guarantee}"
+        told = [rows.to_string(index=False), remedy(self.result["answers"]), f"Guarantee: {self.guarantee}"]
+        return "\n".join(filter(None, told))
 
 
 @without_internals

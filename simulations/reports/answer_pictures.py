@@ -8,27 +8,30 @@ from simulations.reports.answers import Answers
 from simulations.reports.pictures import Picture
 from simulations.reports.plots import BLUE, GREEN, INK, LEGEND, ORANGE, RED, drawing, svg
 
-_BARS = ("histogram", "counts")  # statistics drawn as bars
+_BARS = ("histogram", "counts", "shares")  # statistics drawn as bars
 _POINTS = ("mean", "group_means", "effect")
 _BAR = "A line reaches over the interval of 95 %."
 _BAND = "Share of people without the event by then; the band is the interval of 95 % at each time."
 
 
 def answer_pictures(answers: Answers) -> list[Picture]:
-    """Draw histograms and counts as bars, means and effects as points with intervals, and survival as curves."""
+    """Draw histograms, counts and shares as bars, means and effects as points, and survival as curves."""
     found = []
-    ratios_last = sorted(answers, key=_ratio)  # which have an axis of their own
-    for (statistic, column, _), group in groupby(
-        ratios_last, lambda one: (one["statistic"], one["column"], _ratio(one))
-    ):
-        everything = list(group)
+    for (statistic, column, where, _), group in groupby(sorted(answers, key=_ratio), _subject):
+        everything, fits = list(group), f" where {where}" if where else ""
         known = [one for one in everything if one["estimate"] is not None]
         if known and statistic in (*_BARS, *_POINTS):
-            words = f"{statistic.replace('_', ' ')} of {column}"
+            words = f"{statistic.replace('_', ' ')} of {column}{fits}"
             found.append(Picture(words[0].upper() + words[1:], _chart(words, statistic, known), _BAR))
         elif statistic == "survival":
-            found.append(Picture(f"Survival until {column}", _curves(f"survival until {column}", everything), _BAND))
+            found.append(
+                Picture(f"Survival until {column}{fits}", _curves(f"survival until {column}{fits}", everything), _BAND)
+            )
     return found
+
+
+def _subject(one: Mapping[str, Any]) -> list[Any]:
+    return [one["statistic"], one["column"], one.get("where"), _ratio(one)]  # ratios have an axis of their own
 
 
 def _ratio(one: Mapping[str, Any]) -> bool:

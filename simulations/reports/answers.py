@@ -19,7 +19,7 @@ def answer_rows(answers: Answers) -> list[tuple[str, ...]]:
     return [
         (
             one["statistic"].replace("_", " "),
-            one["column"] or "",
+            ", ".join(filter(None, (one["column"], f"where {one['where']}" if one.get("where") else None))),
             one["level"] or "",
             "drowned in noise" if one["estimate"] is None else shown(float(one["estimate"])),
             _interval(one["low"], one["high"]),
@@ -36,9 +36,18 @@ def _interval(low: float | None, high: float | None) -> str:
     return " to ".join("any" if end is None else shown(float(end)) for end in (low, high))
 
 
+def remedy(answers: Answers) -> str:
+    """Return what helps against the answers that are not known; '' if all are."""
+    if all(one["estimate"] is not None for one in answers):
+        return ""
+    from userdp.queries.answers import REMEDY  # noqa: PLC0415 -- loads PyArrow, which training does not need
+
+    return f"Where noise hides an answer: {REMEDY}."
+
+
 def show_answers(name: str, answers: Answers, console: Console) -> None:
     """Print the answers of a query as a table."""
-    table = Table(*HEADINGS, title=f"{name}: answers")
+    table = Table(*HEADINGS, title=f"{name}: answers", caption=remedy(answers))
     for row in answer_rows(answers):
         table.add_row(*row)
     console.print(table)

@@ -17,7 +17,7 @@ from simulations.records.released_fields import ALL_KINDS, RELEASED, Kind, kept
 from simulations.records.run_directory import as_json, check_files, read_json, write_text, writing
 from simulations.reports import explain
 from simulations.reports.answer_pictures import answer_pictures
-from simulations.reports.answers import answer_rows
+from simulations.reports.answers import answer_rows, remedy
 from simulations.reports.coefficients import coefficient_cells, forest_chart, not_drawn
 from simulations.reports.pictures import pictures
 from simulations.reports.plots import course_chart, score_chart
@@ -106,6 +106,7 @@ def _content(directory: Path, kinds: Collection[Kind]) -> dict[str, Any]:
         "about_constant": about_constant(result),
         "metrics": _metrics(result, section),
         "answers": answer_rows(result.get("answers") or []),
+        "remedy": remedy(result.get("answers") or []),
         "answer_pictures": answer_pictures(result.get("answers") or []),
         "held_out": explain.held_out_rows(result),
         "coefficients": coefficient_cells(result.get("coefficients", ())),

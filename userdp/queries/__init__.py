@@ -6,7 +6,8 @@ from userdp.lazy import lazily
 
 if TYPE_CHECKING:
     from userdp.queries.answers import Answer, Sums
-    from userdp.queries.statistics import Facts, Statistic
+    from userdp.queries.facts import Facts
+    from userdp.queries.statistics import Statistic
     from userdp.queries.table import TableQuery, table_query
 
 __all__ = ["Answer", "Facts", "Statistic", "Sums", "TableQuery", "table_query"]

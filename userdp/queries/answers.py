@@ -22,8 +22,11 @@ from userdp.arrays.types import Array, Vector
 from userdp.queries.votes import bernstein
 
 NORMAL_95 = float(ndtri(0.975))
-NARROW = 0.05  # Standard deviation of people's numbers over the width of their range, which may well be smaller
+NARROW = 0.02  # Standard deviation of people's numbers over the width of their range, which may well be smaller
 TOLD_APART = 3.0  # A denominator is known if it exceeds so many standard deviations of its noise
+
+REMEDY = "declare narrower data.ranges (userdp find proposes them), ask for less beside it, or raise privacy.epsilon"
+"""The remedy for an answer that noise hides."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Answer:
     low: float  # the interval that holds the true value with probability 95 %, within the declared bounds
     high: float
     unit: str
+    where: str | None = None  # the samples that it is about; None for all
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -177,8 +181,7 @@ def hidden_correlations(of: list[str], deviation: float) -> Iterator[str]:
     if least > NARROW:
         yield (
             f"correlation of {' and '.join(of)}: noise hides it unless people's numbers in each column have a standard "
-            f"deviation of about {100 * least:.2g} % of its range, if they lie near an end of that: declare narrower "
-            "data.ranges (userdp find proposes them), ask for less beside it, or raise privacy.epsilon"
+            f"deviation of about {100 * least:.2g} % of its range, if they lie near an end of that: {REMEDY}"
         )
 
 

@@ -22,7 +22,8 @@ from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.queries import votes
 from userdp.queries.answers import NARROW, TOLD_APART, UNKNOWN, Answer, Estimated, Sums
-from userdp.queries.statistics import Facts, OfNumbers
+from userdp.queries.facts import Facts
+from userdp.queries.statistics import OfNumbers
 
 _FIRST, _SECOND = np.triu_indices(4)
 _OWN, _SQUARE = np.array([0.0, 0.0, 0.5, 0.0]), np.array([1.0, 0.0, 0.5, 0.0])

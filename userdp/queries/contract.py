@@ -15,7 +15,8 @@ from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
 from userdp.errors import insist
 from userdp.queries.answers import Answer, Sums
-from userdp.queries.statistics import Facts, Statistic
+from userdp.queries.facts import Facts
+from userdp.queries.statistics import Statistic
 from userdp.queries.table import TableQuery, held_to_bounds
 from userdp.settings import choices
 
@@ -90,7 +91,7 @@ def check_answers(one: Statistic, query: TableQuery, rows: Rows) -> None:
     known = float(len(rows)) if query.relation == "replace_one" and one.whole else None
 
     def answers(sums: NDArray[np.float64], deviation: float) -> list[Answer]:
-        return one.answers(Sums.of(sums, deviation, known), len(rows), query.facts)
+        return one.answers(Sums.of(sums, deviation, known), len(rows), query.facts_of(one))
 
     exact = rows.sum(axis=0)
     truth = answers(exact, 0.0)
@@ -114,8 +115,8 @@ def check_answers(one: Statistic, query: TableQuery, rows: Rows) -> None:
 
 
 def _rows(one: Statistic, query: TableQuery, block: Block) -> Rows:
-    rows = dense(one.rows(block, query.facts))
-    shape = (block.users, one.width(query.facts))
+    rows = dense(query.rows(one, block))
+    shape = (block.users, one.width(query.facts_of(one)))
     _insist(one, rows.shape == shape, f"has rows of shape {rows.shape}, and {shape} is announced: let `width` agree")
     return rows
 

@@ -22,7 +22,8 @@ from userdp.data.shape import Column
 from userdp.errors import BadInput
 from userdp.queries import votes
 from userdp.queries.answers import NORMAL_95, TOLD_APART, UNKNOWN, Answer, Estimated, Sums, squared_polynomial
-from userdp.queries.statistics import Facts, OfNumbers
+from userdp.queries.facts import Facts
+from userdp.queries.statistics import OfNumbers
 
 
 class Effect(OfNumbers):

@@ -10,6 +10,8 @@ STATISTICS: Kinds[type[Statistic]] = Kinds(
         "variance": "userdp.queries.statistics:Variance",
         "histogram": "userdp.queries.statistics:Histogram",
         "counts": "userdp.queries.statistics:Counts",
+        "shares": "userdp.queries.totals:Shares",
+        "sum": "userdp.queries.totals:Sum",
         "group_means": "userdp.queries.statistics:GroupMeans",
         "effect": "userdp.queries.effects:Effect",
         "variance_components": "userdp.queries.components:VarianceComponents",

@@ -4,7 +4,7 @@ A new statistic is a class below `Statistic` that `userdp.queries.registry`, an 
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,8 +13,7 @@ from pydantic import Field
 from userdp.arrays.sparse_rows import AnyRows, Sparse, dense
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
-from userdp.data.shape import Column, Shape
-from userdp.data.tables.declared import did_you_mean
+from userdp.data.shape import Column
 from userdp.errors import BadInput
 from userdp.nodes.moments import mirrored
 from userdp.queries import votes
@@ -29,36 +28,8 @@ from userdp.queries.answers import (
     mean_and_variance,
     mean_of,
 )
+from userdp.queries.facts import Facts, OneOrTwo, Where
 from userdp.settings import Section
-
-
-class Facts:
-    """The public facts that rows and answers follow from: the declared columns, and what else is declared.
-
-    Args:
-        shape: of samples.
-        most: most samples of a user; None if not declared.
-        users_known: whether the number of users is public, as for neighbours that replace one.
-    """
-
-    def __init__(self, shape: Shape, most: int | None, *, users_known: bool) -> None:
-        self.columns, self.most = {column.name: column for column in shape.named}, most
-        self.users_known = users_known
-
-    def column(self, where: str, name: str, *, numbers: bool) -> Column:
-        """Return a column of numbers, or of levels; raise `BadInput`, naming the key ``where``, if it is none."""
-        declared = "data.features with a range in data.ranges" if numbers else "data.categorical with its levels"
-        if name not in self.columns:
-            hint = did_you_mean(name, self.columns) or f"; declare it under {declared}"
-            raise BadInput(f"{where} = {name!r}: there is no such column{hint}")
-        column = self.columns[name]
-        if (column.range is not None) != numbers:
-            is_now, other = ("levels", "counts") if numbers else ("numbers", "histogram")
-            raise BadInput(
-                f"{where} = {name!r}: the column holds {is_now}; ask statistic = {other!r} for it, or declare it under "
-                f"{declared}"
-            )
-        return column
 
 
 class Statistic(Section):
@@ -69,6 +40,9 @@ class Statistic(Section):
     per: Literal["user", "sample"] = "user"
     """The votes that count the same: each user's, whose samples share one (user); or each sample's, of at most
     data.max_samples of a user (sample)."""
+    where: Where = Field(
+        {}, description="Samples that count: levels of columns, and [low, high] of numbers; all others add nothing."
+    )
 
     whole: ClassVar[bool] = False  # whether a user's entries add up to 1, whatever its samples, and so all users' to n
     chooses: ClassVar[bool] = False  # whether it is a choice among users' ranks rather than a noisy sum
@@ -90,6 +64,10 @@ class Statistic(Section):
 
         Those of choices are sparse.
         """
+
+    def absent(self, blank: Block, facts: Facts) -> AnyRows:
+        """Return the row (1, width) of a user without a sample that fits ``where``; ``blank`` is one without a cell."""
+        return self.rows(blank, facts)
 
     @abstractmethod
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
@@ -117,7 +95,17 @@ class Statistic(Section):
     def told(self, level: str | None, found: tuple[float, float, float], error: float, unit: str) -> Answer:
         """Return one answer."""
         estimate, low, high = found
-        return Answer(self.name, getattr(self, "of", None), level, estimate, error, low, high, unit)
+        of = getattr(self, "of", None)
+        column = of if of is None or isinstance(of, str) else ", ".join(of)
+        return Answer(self.name, column, level, estimate, error, low, high, unit)
+
+    def shares(self, sums: Sums, levels: Sequence[str]) -> list[Answer]:
+        """Return the share of each level among all of them, from sums of levels and of the rest."""
+        cells, found = np.append(np.ones(len(levels)), 0.0), []
+        for k, level in enumerate(levels):
+            share = sums.ratio(np.eye(len(cells))[k], cells, lambda c: c**2)
+            found.append(self.told(level, share.interval(0.0, 1.0), share.error, f"share of {self.per}s"))
+        return found
 
     def measured(self, column: Column, level: str | None, unit_estimate: Estimated) -> Answer:
         """Return an answer in a column's own units, from its estimate in [0, 1]."""
@@ -133,13 +121,15 @@ class Count(Statistic):
     whole: ClassVar[bool] = True
 
     def width(self, facts: Facts) -> int:
-        if self.most(facts) is None:
+        if self.most(facts) is None and not self.where:
             return int(not facts.users_known)
         return 2
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        sizes = votes.sizes(block, most := self.most(facts))
-        return sizes[:, : self.width(facts)] if most is None else self.with_rest(sizes)
+        return self.with_rest(votes.sizes(block, self.most(facts)))[:, : self.width(facts)]
+
+    def absent(self, blank: Block, facts: Facts) -> Rows:
+        return np.array([[0.0, 1.0]])
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         factor = self.most(facts) or 1
@@ -221,21 +211,16 @@ class Histogram(OfNumbers):
         return self.with_rest(dense(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts))))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
-        bins = np.append(np.ones(len(self.bins) - 1), 0.0)
-        found = []
-        for k, (low, high) in enumerate(zip(self.bins[:-1], self.bins[1:], strict=True)):
-            share = sums.ratio(np.eye(len(bins))[k], bins, lambda c: c**2)
-            last = k == len(self.bins) - 2
-            level = f"[{low:g}, {high:g}{']' if last else ')'}"
-            found.append(self.told(level, share.interval(0.0, 1.0), share.error, f"share of {self.per}s"))
-        return found
+        ends = [")"] * (len(self.bins) - 2) + ["]"]
+        cut = zip(self.bins[:-1], self.bins[1:], ends, strict=True)
+        return self.shares(sums, [f"[{low:g}, {high:g}{end}" for low, high, end in cut])
 
 
 class Counts(Statistic):
     """The number of users at each of the declared levels; a user's samples share one vote."""
 
     whole: ClassVar[bool] = True
-    of: str = Field(description="Column of declared levels.")
+    of: OneOrTwo = Field(description="Column of declared levels; or two, whose pairs of levels are counted.")
 
     def column(self, facts: Facts) -> Column:
         """Return the column."""
@@ -249,7 +234,7 @@ class Counts(Statistic):
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         factor, found, most = self.most(facts) or 1, [], self.most(facts)
-        levels = [*self.column(facts).levels, *([] if most else ["any other cell"])]
+        levels = [*self.column(facts).levels, *([] if most or self.where else ["any other cell"])]
         for k, level in enumerate(levels):
             one = sums.total(np.eye(len(sums.values))[k]).scaled(factor)
             found.append(self.told(level, one.interval(0.0, float(users * factor)), one.error, f"{self.per}s"))
@@ -260,7 +245,7 @@ class GroupMeans(OfNumbers):
     """The mean of a column of numbers within each level of another; a user's vote is split by samples."""
 
     whole: ClassVar[bool] = True
-    by: str = Field(description="Column of declared levels.")
+    by: OneOrTwo = Field(description="Column of declared levels; or two, whose pairs of levels are the groups.")
 
     def _groups(self, facts: Facts) -> Column:
         return facts.column("ask.by", self.by, numbers=False)

@@ -27,7 +27,8 @@ from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput
 from userdp.queries import votes
 from userdp.queries.answers import NORMAL_95, Answer, Estimated, Sums
-from userdp.queries.statistics import Facts, Statistic
+from userdp.queries.facts import Facts
+from userdp.queries.statistics import Statistic
 
 _AT_RISK = 4.0  # People at risk are known if they exceed so many standard deviations of their noise
 _NO_INTERVAL = (-math.inf, math.inf)

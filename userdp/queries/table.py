@@ -5,7 +5,9 @@ replaced, any two differ by sqrt(2) at most. So one Gaussian mechanism of sensit
 (added or removed) covers all sums of a query together. *Why.* Each statistic's part has both properties
 (`userdp.queries.votes`, and `held_to_bounds` for others). Part j is multiplied by sqrt(s_j), the s_j adding up to 1:
 squares average. A factor
-``1 - 2^-40`` covers the rounding of a row, so that the clip of a node never acts.
+``1 - 2^-40`` covers the rounding of a row, so that the clip of a node never acts. A filter changes no sensitivity: the
+rows are the statistic's own for another table, whose samples of a user are a function of that user's samples alone:
+those that fit, or if none does, one without a cell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ from scipy.sparse import hstack
 
 from userdp.accounting.checks import check_relation
 from userdp.accounting.guarantee import Relation
-from userdp.arrays.sparse_rows import Sparse, dense, sparse_rows
+from userdp.arrays.sparse_rows import AnyRows, Sparse, dense, placed_rows, sparse_rows
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Column, Shape
@@ -29,8 +31,9 @@ from userdp.problems.base import Problem
 from userdp.problems.settings import ProblemSettings
 from userdp.problems.shares import SharesProblem
 from userdp.queries.answers import Answer, Sums
+from userdp.queries.facts import Facts, fitting, told
 from userdp.queries.registry import STATISTICS
-from userdp.queries.statistics import Facts, Quantiles, Statistic
+from userdp.queries.statistics import Quantiles, Statistic
 
 _INSIDE = 1.0 - 2.0**-40
 
@@ -66,8 +69,16 @@ class TableQuery(SharesProblem):
     def __init__(self, asked: list[Any], relation: Relation, shape: Shape, most: int | None) -> None:
         self.relation: Relation = relation
         self.facts = Facts(shape, most, users_known=relation == "replace_one")
+        # Of a user's samples with a number none may fit a filter.
+        lacking = replace(shape, named=tuple(replace(column, complete=False) for column in shape.named))
+        self._filtered = Facts(lacking, most, users_known=relation == "replace_one")
+        cells = np.zeros((1, shape.columns), dtype=np.float32)
+        cells[:, [column.places[0] for column in shape.named if column.range is not None]] = np.nan
+        self._blank = Block(cells, np.array([0, 1]))
         self.asked: list[Statistic] = sorted(asked, key=lambda one: one.chooses)
-        self.widths = [one.width(self.facts) for one in self.asked]
+        for one in self.asked:
+            fitting(self._blank, one.where, self.facts)  # raises for what is not declared
+        self.widths = [one.width(self.facts_of(one)) for one in self.asked]
         self.sums = sum(width for one, width in zip(self.asked, self.widths, strict=True) if not one.chooses)
         if not any(self.widths):
             raise BadInput("the query asks for nothing but the number of users, which is public: ask something else")
@@ -104,16 +115,39 @@ class TableQuery(SharesProblem):
         changed = np.any((inside != cells) & ~np.isnan(cells), axis=1)
         return Block(inside, block.offsets, None, block.usable), int(np.count_nonzero(changed))
 
+    def facts_of(self, one: Statistic) -> Facts:
+        """Return the public facts of a statistic: under a filter no column is sure to have a number of each user."""
+        return self._filtered if one.where else self.facts
+
+    def rows(self, one: Statistic, block: Block) -> AnyRows:
+        """Return (U, width) the rows of a statistic, from the samples that fit its filter."""
+        facts = self.facts_of(one)
+        if not one.where:
+            return one.rows(block, facts)
+        users, kept = block.thinned(fitting(block, one.where, facts))
+        absent = one.absent(self._blank, facts)
+        if one.chooses:
+            own = absent if kept is None else one.rows(kept, facts)
+            return placed_rows(own, users, block.users)
+        rows = np.repeat(dense(absent), block.users, axis=0)
+        if kept is not None:
+            rows[users] = dense(one.rows(kept, facts))
+        return rows
+
     def user_shares(self, block: Block) -> Rows:
         """See `SharesProblem`; the entries of choices are zero."""
-        rows = np.zeros((block.users, self.dimension))
-        own = [held_to_bounds(one, dense(one.rows(block, self.facts))) for one in self.asked if not one.chooses]
-        np.multiply(np.hstack(own), self.factors * _INSIDE, out=rows[:, : self.sums])
+        rows, place = np.zeros((block.users, self.dimension)), 0
+        for one, width in zip(self.asked, self.widths, strict=True):
+            if not one.chooses:
+                where = slice(place, place := place + width)
+                own = held_to_bounds(one, dense(self.rows(one, block)))
+                np.multiply(own, self.factors[where] * _INSIDE, out=rows[:, where])
         return rows
 
     def user_ranks(self, block: Block) -> Sparse:
         """See `SharesProblem`."""
-        found = hstack([one.rows(block, self.facts) for one in self.quantiles], format="csr")
+        parts: list[Any] = [self.rows(one, block) for one in self.quantiles]
+        found = hstack(parts, format="csr")
         return sparse_rows(_INSIDE * found.data, found.indices, found.indptr, found.shape[1])
 
     def doubts(self, deviation: float, users: int) -> tuple[str, ...]:
@@ -121,7 +155,7 @@ class TableQuery(SharesProblem):
         places = np.cumsum(self.widths) - self.widths
         told = zip(self.asked, places, self.widths, strict=True)
         noises = ((one, deviation / self.factors[place]) for one, place, width in told if width and not one.chooses)
-        return tuple(doubt for one, noise in noises for doubt in one.doubts(noise, users, self.facts))
+        return tuple(doubt for one, noise in noises for doubt in one.doubts(noise, users, self.facts_of(one)))
 
     def answers(self, released: Vector, deviation: float, users: int) -> list[Answer]:
         """Return all answers.
@@ -135,12 +169,14 @@ class TableQuery(SharesProblem):
         for one, width in zip(self.asked, self.widths, strict=True):
             if isinstance(one, Quantiles):
                 chosen = released[place : (place := place + 3 * len(one.at))]
-                found += one.answers(Sums(chosen, 0.0, None), users, self.facts)
-                continue
-            factor = self.factors[place] * _INSIDE if width else 1.0
-            known = float(users) if self.relation == "replace_one" and one.whole else None
-            noisy = released[place : (place := place + width)] / factor
-            found += one.answers(Sums.of(noisy, deviation / factor, known), users, self.facts)
+                sums = Sums(chosen, 0.0, None)
+            else:
+                factor = self.factors[place] * _INSIDE if width else 1.0
+                known = float(users) if self.relation == "replace_one" and one.whole else None
+                noisy = released[place : (place := place + width)] / factor
+                sums = Sums.of(noisy, deviation / factor, known)
+            own = one.answers(sums, users, self.facts_of(one))
+            found += [replace(answer, where=told(one.where, self.facts)) for answer in own]
         return found
 
 

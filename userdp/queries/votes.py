@@ -1,14 +1,18 @@
 """Users' votes: shares of one whole that say where a user's samples lie, computed from a block of samples.
 
-*Formal guarantees.* *Claim.* A row of `by_level`, `by_bin` or `moments` has no negative entry, and its entries add up
-to 1 at most, for any data; so its l2 norm is at most 1, and no two rows have a negative inner product. It follows from
-its own user's samples alone, to the last bit. *Why.* Entries are averages over the user's samples of indicators, or of
-Bernstein polynomials, which are not negative and add up to 1; samples without a usable cell add nothing. An average
-over samples divides by ``most``, or by the user's own number if that is larger. All operations are sums, products and
-quotients of single users' numbers, in the order of the samples, which IEEE 754 rounds alike at every position.
+*Formal guarantees.* *Claim.* A row of `by_level`, `by_bin`, `moments` or `totals` has no negative entry; entries add
+up to 1 at most, for any data; so its l2 norm is at most 1, and no two rows have a negative inner product. It follows
+from its own user's samples alone, to the last bit. *Why.* Entries are averages over the user's samples of indicators,
+of Bernstein polynomials, which are not negative and add up to 1, or of both parts of a number in [-1, 1]; or they are
+the parts of one such number. Samples without a usable cell add nothing. An average over samples divides by ``most``, or
+by the user's own number if that is larger. All operations are sums, products and quotients of single users' numbers, in
+the order of the samples, which IEEE 754 rounds alike at every position.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +45,29 @@ def units(block: Block, column: Column) -> Vector:
     return np.asarray((cells - column.least) / (1.0 - column.least))
 
 
+@dataclass(frozen=True)
+class Pairs(Column):
+    """The pairs of levels of two columns, as one column of levels; the level of the second varies fastest."""
+
+    parts: tuple[Column, ...] = ()
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> "Pairs":
+        """Return the pairs of these columns."""
+        places = tuple(place for column in columns for place in column.places)
+        levels = tuple(", ".join(pair) for pair in product(*(column.levels for column in columns)))
+        return cls(", ".join(column.name for column in columns), places, levels=levels, parts=tuple(columns))
+
+
 def level_codes(block: Block, column: Column) -> Codes:
-    """Return the level (N,) of each sample, -1 for none."""
-    hot = block.dense_features[:, column.places[0] : column.places[-1] + 1].astype(np.float64) > 0.5
-    return np.where(hot.any(axis=1), hot.argmax(axis=1), -1)
+    """Return the level (N,) of each sample, -1 for none, or for a pair of which one is none."""
+    if isinstance(column, Pairs):
+        first, second = (level_codes(block, part) for part in column.parts)
+        return np.where((first >= 0) & (second >= 0), first * len(column.parts[1].levels) + second, -1)
+    codes = np.full(block.samples, -1)
+    for code, place in reversed(list(enumerate(column.places))):
+        codes[np.asarray(block.dense_features[:, place] > np.float32(0.5))] = code
+    return codes
 
 
 def bin_codes(block: Block, column: Column, edges: Vector) -> Codes:
@@ -68,7 +91,7 @@ def shares(block: Block, codes: Codes, count: int, counted: NDArray[np.bool_], m
     The rows are sparse: of many codes a user has few.
     """
     there = codes >= 0
-    places, counts = np.unique(_owners(block)[there] * count + codes[there], return_counts=True)
+    places, counts = np.unique(block.owners[there] * count + codes[there], return_counts=True)
     owners, columns = np.divmod(places, count)
     starts = np.searchsorted(owners, np.arange(block.users + 1))
     return sparse_rows(counts / _wholes(block, counted, most)[owners], columns, starts, count)
@@ -96,7 +119,7 @@ def moments(block: Block, column: Column, degree: int, most: int | None, groups:
     codes = np.zeros(block.samples, dtype=np.int64) if groups is None else level_codes(block, groups)
     count = 1 if groups is None else len(groups.levels)
     usable = ~np.isnan(values) & (codes >= 0)
-    places, cells = (_owners(block) * count + codes)[usable], values[usable]
+    places, cells = (block.owners * count + codes)[usable], values[usable]
     size = block.users * count
     if most is not None:
         parts = [np.bincount(places, part, minlength=size) for part in bernstein(cells, degree).T]
@@ -107,6 +130,27 @@ def moments(block: Block, column: Column, degree: int, most: int | None, groups:
     share = counts / np.repeat(_wholes(block, usable, None), count)
     rows = share[:, None] * bernstein(np.clip(means, 0.0, 1.0), degree)
     return np.asarray(rows.reshape(block.users, -1))
+
+
+def totals(block: Block, column: Column, bound: float, most: int | None) -> Rows:
+    """Return (U, 2): the positive and the negative part of each user's sum of cells, over ``bound`` and 1 at most.
+
+    With ``most`` they are means, over ``most`` samples, of the parts of each cell over ``bound``.
+    """
+    assert column.range is not None
+    low, high = column.range
+    cells = low + (high - low) * units(block, column)
+    usable = ~np.isnan(cells)
+
+    def parts(numbers: Vector) -> Rows:
+        return np.clip(np.stack([numbers, -numbers]) / bound, 0.0, 1.0)
+
+    def added(numbers: Vector) -> Vector:
+        return np.asarray(np.bincount(block.owners[usable], numbers, minlength=block.users), dtype=np.float64)
+
+    if most is None:
+        return parts(added(cells[usable])).T
+    return np.stack([added(part) / _wholes(block, usable, most) for part in parts(cells[usable])], axis=1)
 
 
 def sizes(block: Block, most: int | None) -> Rows:
@@ -127,7 +171,7 @@ def products(block: Block, columns: list[Column], most: int | None, *, replaced:
     """
     cells = np.stack([2.0 * units(block, column) - 1.0 for column in columns], axis=1)
     usable = np.asarray(~np.isnan(cells).any(axis=1))
-    whole, owners = _wholes(block, usable, most), _owners(block)[usable]
+    whole, owners = _wholes(block, usable, most), block.owners[usable]
 
     def averages(numbers: Rows) -> Rows:
         return np.stack([np.bincount(owners, one, minlength=block.users) / whole for one in numbers.T], axis=1)
@@ -171,5 +215,5 @@ def _wholes(block: Block, counted: NDArray[np.bool_], most: int | None) -> Vecto
     """Return the samples (U,) that make one whole: those counted of a user, or ``most``."""
     if most is not None:
         return np.maximum(block.sizes, most).astype(np.float64)
-    own = np.bincount(_owners(block)[counted], minlength=block.users)
+    own = np.bincount(block.owners[counted], minlength=block.users)
     return np.maximum(own, 1).astype(np.float64)

@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     result = make_strategy(config).start(grid, roster_timeout=config["roster_timeout"])
     print(result.guarantee)
     for one in result.report["answers"]:
-        name = " ".join(filter(None, (one["statistic"], one["column"], one["level"])))
+        name = " ".join(filter(None, (one["statistic"], one["column"], one["level"], one["where"])))
         print(f"{name}: {one['estimate']:.4g} {one['unit']}, 95 % in [{one['low']:.4g}, {one['high']:.4g}]")
     if config["output"]:
         result.save(Path(config["output"]))

@@ -33,6 +33,8 @@ ASK = [
     {"statistic": "group_means", "of": "height", "by": "team"},
     {"statistic": "quantiles", "of": "height", "at": [0.5]},
     {"statistic": "survival", "time": "height", "event": "team", "event_level": "red", "at": [150, 170, 190]},
+    {"statistic": "count", "where": {"team": "red"}},
+    {"statistic": "sum", "of": "count", "bound": 20, "where": {"height": [160, 200], "team": ["red", "green"]}},
 ]
 BUDGET = {"epsilon": 4.0, "delta": 1e-4}
 
@@ -65,11 +67,16 @@ def test_the_command_answers_and_writes_open_files(file, tmp_path):
     (directory,) = (tmp_path / "runs").iterdir()
     table = pd.read_csv(directory / "answers.csv")
     np.testing.assert_allclose(table["estimate"], [one["estimate"] for one in result["answers"]])
+    words = "height in [160, 200], team = red or green"
+    assert [one["where"] for one in result["answers"] if one["statistic"] in ("count", "sum")] == ["team = red", words]
+    assert table["where"].dropna().tolist() == ["team = red", words]
     page = (directory / "report.html").read_text(encoding="utf-8")
+    assert f"count, where {words}" in page
     assert page.count("<svg") == 5
     assert "Histogram of count" in page
     shown = call("query", file, "--output", tmp_path / "runs")
     assert "teams: answers" in shown.stdout
+    assert "where" in shown.stdout
     assert "-differential privacy for replacing one whole" in shown.stdout
     refused = call("plan", "--all", file)
     assert (refused.exit_code, "no strategies are ranked for it" in refused.output) == (2, True)
@@ -106,6 +113,8 @@ def test_a_silo_too_small_to_tell_of_or_without_people_is_told_apart_from_one_wh
         assert np.isnan(file.loc[silo, "estimate"])
         assert told[silo] is None
     assert repr(found).count("drowned in noise") == found.page.count("drowned in noise") == 2
+    for text in (repr(found), found.page):
+        assert "Where noise hides an answer: declare narrower data.ranges (userdp find proposes them)" in text
 
 
 def test_two_copies_for_others_hold_the_same_released_numbers_and_no_others(raw, tmp_path):
@@ -127,7 +136,7 @@ def test_describe_takes_a_frame_and_has_a_default(raw):
     frame = pd.read_csv(raw["data"]["path"])
     found = query(frame, **COLUMNS, **BUDGET, progress=False)
     assert list(found.table.columns) == [
-        *("statistic", "column", "level", "estimate", "standard_error", "low", "high", "unit")
+        *("statistic", "column", "level", "estimate", "standard_error", "low", "high", "unit", "where")
     ]
     assert found.table.groupby("statistic").size().to_dict() == {"counts": 3, "mean": 2, "quantiles": 6}
     assert "Guarantee: (4, 0.0001)-differential privacy" in repr(found)
@@ -149,6 +158,10 @@ def test_describe_takes_a_frame_and_has_a_default(raw):
         ({"ask": [{"statistic": "mode", "of": "height"}]}, r"\[\[ask\]\] 1: statistic = 'mode' is unknown"),
         ({"ask": [{"statistic": "mean", "of": "height", "wieght": 2}]}, "unknown key wieght; did you mean weight"),
         ({"ask": [{"statistic": "mean", "of": "hight"}]}, "did you mean 'height'"),
+        (
+            {"ask": [{"statistic": "count", "where": {"team": "rad"}}]},
+            "where.team = 'rad': there is no such level; did",
+        ),
         ({"privacy": {"epsilon": 1.0, "delta": 0.0}}, "privacy.delta = 0"),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-6, "relation": "none"}}, "relation"),
     ],

@@ -46,7 +46,7 @@ def run(strategy, block, nodes=2):
 
 
 @pytest.mark.parametrize(
-    ("users", "trust", "hidden"), [(4_000, "server", "7.6"), (4_000, "sum", "9.1"), (20_000, "server", "")]
+    ("users", "trust", "hidden"), [(4_000, "server", "7.6"), (4_000, "sum", "9.1"), (400_000, "server", "")]
 )
 def test_a_plan_warns_of_a_correlation_that_noise_hides_unless_ranges_are_filled(users, trust, hidden):
     """Costs of about 100 in [0, 5000] drown at 4,000 people: public facts tell."""

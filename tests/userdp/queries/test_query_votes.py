@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from query_cases import QUANTILES, SHAPE, SUMS, people, query
+from query_cases import FILTER, FILTERED, PAIR, QUANTILES, SHAPE, SUMS, people, query
 
 from userdp.data import Block, ColumnarFederation
 from userdp.data.shape import Column
@@ -30,9 +30,13 @@ def shares(problem, block):
 
 
 @settings(max_examples=60, deadline=None)
-@given(users=st.lists(USER, min_size=2, max_size=6), relation=st.sampled_from(["replace_one", "add_or_remove"]))
-def test_rows_are_bounded_and_not_far_apart_and_the_same_alone(users, relation):
-    problem, block = query(SUMS, relation), people(users)
+@given(
+    users=st.lists(USER, min_size=2, max_size=6),
+    relation=st.sampled_from(["replace_one", "add_or_remove"]),
+    asked=st.sampled_from([SUMS, FILTERED]),
+)
+def test_rows_are_bounded_and_not_far_apart_and_the_same_alone(users, relation, asked):
+    problem, block = query(asked, relation), people(users)
     rows = shares(problem, block)
     assert np.isfinite(rows).all()
     assert np.linalg.norm(rows, axis=1).max() <= 1.0
@@ -49,15 +53,15 @@ def test_rows_are_bounded_and_not_far_apart_and_the_same_alone(users, relation):
 
 
 @settings(max_examples=60, deadline=None)
-@given(users=st.lists(USER, min_size=2, max_size=4), other=USER)
-def test_neighbours_move_the_sum_by_the_sensitivity_at_most(users, other):
+@given(users=st.lists(USER, min_size=2, max_size=4), other=USER, sums=st.sampled_from([SUMS, FILTERED]))
+def test_neighbours_move_the_sum_by_the_sensitivity_at_most(users, other, sums):
     asked = CLIPPED
     moves = {
         "replace_one": [[other, *users[1:]], [*users[:-1], other]],
         "add_or_remove": [users[1:], [*users, other]],
     }
     for relation, neighbours in moves.items():
-        problem = query(SUMS, relation)
+        problem = query(sums, relation)
         total = shares(problem, people(users)).sum(axis=0)
         for neighbour in neighbours:
             moved = np.linalg.norm(shares(problem, people(neighbour)).sum(axis=0) - total)
@@ -98,9 +102,10 @@ def test_the_sensitivity_is_attained():
     other=USER,
     quantile=st.sampled_from([0.1, 0.5, 0.75]),
     shift=st.floats(-3, 3),
+    where=st.sampled_from([{}, FILTER]),
 )
-def test_neighbours_move_scores_by_their_sensitivity_at_most(users, other, quantile, shift):
-    problem = query(QUANTILES)
+def test_neighbours_move_scores_by_their_sensitivity_at_most(users, other, quantile, shift, where):
+    problem = query([one | {"where": where} for one in QUANTILES])
 
     def scores(them, relation):
         rows = problem.user_ranks(problem.bound(people(them))[0])
@@ -138,6 +143,18 @@ def test_bernstein_polynomials_divide_one(value, degree):
         ({"statistic": "histogram", "of": "age", "bins": [3, 2]}, "ask.bins = [3.0, 2.0]: must be two or more edges"),
         ({"statistic": "quantiles", "of": "age", "at": [1.5]}, "ask.at = 1.5: a quantile lies between 0 and 1"),
         ({"statistic": "correlation", "of": ["age", "age"]}, "a column is listed twice"),
+        ({"statistic": "counts", "of": ["city", "city"]}, "ask.of = ['city', 'city']: a column is listed twice"),
+        ({"statistic": "counts", "of": ["city", "age"]}, "ask.of = 'age': the column holds numbers"),
+        ({"statistic": "mean", "of": "age", "where": {"agee": [1, 2]}}, "ask.where.agee: there is no such column; did"),
+        ({"statistic": "mean", "of": "age", "where": {"wrist": 1}}, "declare it in data.features or data.categorical"),
+        ({"statistic": "count", "where": {"city": "rome"}}, "ask.where.city = 'rome': there is no such level; did you"),
+        ({"statistic": "count", "where": {"city": ["Rome", 7]}}, "ask.where.city = '7': there is no such level; there"),
+        ({"statistic": "count", "where": {"city": []}}, "ask.where.city = []: must be a level or a list of them, or"),
+        ({"statistic": "count", "where": {"age": [60, 50]}}, "ask.where.age = [60, 50]: must be [low, high] within"),
+        ({"statistic": "count", "where": {"age": [-1, 50]}}, "within data.ranges.age = [0, 100], the lower one first"),
+        ({"statistic": "count", "where": {"age": math.nan}}, "ask.where.age = nan: must be [low, high] within"),
+        ({"statistic": "count", "where": {"age": [50, math.nan]}}, "ask.where.age = [50, nan]: must be [low, high]"),
+        ({"statistic": "count", "where": {"age": []}}, "ask.where.age = []: must be [low, high] within"),
         ({"statistic": "count"}, "nothing but the number of users, which is public"),
     ],
 )
@@ -151,3 +168,78 @@ def test_votes_of_samples_need_a_declared_bound():
     section = {"kind": "table", "ask": [{"statistic": "mean", "of": "age", "per": "sample"}]}
     with pytest.raises(BadInput, match=r"data\.max_samples is missing"):
         TableSettings.model_validate(section).build(SHAPE, 0)
+
+
+CORNERS = [*product([-1.0, 1.0, math.nan], [-1.0, 1.0], [-1, 0, 1])]
+"""Samples with each cell at an end of its range, or without a number or a level."""
+TWO = [[one] for one in CORNERS] + [[one, other] for one in CORNERS for other in CORNERS]
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])
+@pytest.mark.parametrize("asked", [*SUMS, *FILTERED], ids=str)
+def test_no_two_users_of_all_corners_are_further_apart_than_stated(asked, relation):
+    """All users of one or two samples, each by itself; the largest of each row decides."""
+    if asked["statistic"] == "count" and "where" not in asked and asked.get("per") != "sample":
+        return  # alone it is public
+    problem = query([asked], relation)
+    rows = shares(problem, people(TWO))
+    assert rows.min() >= 0 or asked["statistic"] == "correlation"
+    assert np.linalg.norm(rows, axis=1).max() <= 1
+    if relation == "replace_one":
+        different = np.unique(rows, axis=0)
+        squares = (different**2).sum(axis=1)
+        apart = (squares[:, None] + squares - 2 * different @ different.T).max()
+        assert apart <= 2 * (1 + 1e-12)
+        if problem.asked[0].whole:
+            np.testing.assert_allclose(rows.sum(axis=1), 1.0, atol=1e-9)
+
+
+def test_a_filter_leaves_the_rows_of_the_samples_that_fit():
+    """The rows are those of a table without the other samples; a user without any adds to no answer."""
+    rng = np.random.default_rng(3)
+    users = [
+        [(rng.choice([-0.5, 0.1, 0.9, math.nan]), rng.uniform(-1, 1), rng.integers(-1, 3)) for _ in range(4)]
+        for _ in range(60)
+    ]
+    kept = [[one for one in user if -0.4 <= one[0] <= 0.8 and one[2] in (0, 1)] for user in users]
+    fits = np.array([bool(user) for user in kept])
+    assert 0 < fits.sum() < len(users)
+    ours, theirs = query(FILTERED), query([one for one in SUMS if "where" not in one])
+    plain = {(one.statistic, str(one.model_dump(exclude={"where"}))): one for one in theirs.asked}
+    assert len(plain) == len(FILTERED)
+    block = people([user for user in kept if user])
+    for one in ours.asked:
+        rows = ours.rows(one, people(users))
+        other = plain[one.statistic, str(one.model_dump(exclude={"where"}))]
+        expected = theirs.rows(other, block)
+        if expected.shape[1] > 0:  # without a filter the number of users is public
+            np.testing.assert_array_equal(rows[fits][:, : expected.shape[1]], expected)
+        rest = np.unique(rows[~fits], axis=0)
+        assert len(rest) == 1
+        if one.whole:
+            assert rest[0].tolist() == [0.0] * (rows.shape[1] - 1) + [1.0]
+
+
+def test_a_filter_holds_its_ends_and_no_missing_cell():
+    problem = query([{"statistic": "count", "where": {"age": [25, 50]}}])
+    cells = [-1.0, np.nextafter(np.float32(-0.5), np.float32(-1)), -0.5, 0.0, np.float32(1e-7), math.nan]
+    rows = shares(problem, people([[(cell, 0.0, 0)] for cell in cells]))
+    assert (rows[:, 0] > 0.5).tolist() == [False, False, True, True, False, False]
+
+
+def test_a_filter_reaches_quantiles():
+    problem = query([one | {"where": {"city": "Rome"}} for one in QUANTILES])
+    cells = [[(-1.0, 0.0, 0), (1.0, 0.0, 1)], [(1.0, 0.0, 2)], [(1.0, 0.0, 0)]]
+    for users, expected in ((cells, [1.0, 0.0, 1.0]), (cells[1:2], [0.0, 0.0, 0.0])):
+        ranks = problem.user_ranks(problem.bound(people(users))[0]).toarray()
+        np.testing.assert_allclose(ranks.sum(axis=0), expected)
+
+
+def test_pairs_of_levels_are_cells():
+    problem = query([{"statistic": "counts", "of": PAIR}])
+    cells = [(0.0, visits, city) for city in (-1, 0, 1, 2) for visits in (-1.0, 1.0)]
+    rows = shares(problem, people([[one] for one in cells]))
+    assert rows.argmax(axis=1).tolist() == [6, 6, 0, 1, 2, 3, 4, 5]
+    found = problem.answers(rows.sum(axis=0), 0.0, len(cells))
+    assert [one.level for one in found][:3] == ["Rome, no", "Rome, yes", "Oslo, no"]
+    assert found[0].column == "city, often"

@@ -19,6 +19,8 @@ SETTINGS = {
     "variance": {"of": "other"},
     "histogram": {"of": "number", "bins": [0, 50, 100]},
     "counts": {"of": "level"},
+    "shares": {"of": "level"},
+    "sum": {"of": "number", "bound": 150.0},
     "group_means": {"of": "number", "by": "level"},
     "effect": {"of": "number", "by": "level"},
     "variance_components": {"of": "number"},
@@ -28,18 +30,23 @@ SETTINGS = {
 }
 
 
+WHERE = {"level": ["a", "b"], "number": [20, 80]}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("where", [{}, WHERE])
 @pytest.mark.parametrize("name", STATISTICS.places)
-def test_a_statistic_of_the_house_keeps_to_the_contract(name):
-    check_statistic(STATISTICS[name], statistic=name, **SETTINGS[name])
+def test_a_statistic_of_the_house_keeps_to_the_contract(name, where):
+    check_statistic(STATISTICS[name], statistic=name, where=where, **SETTINGS[name])
 
 
+@pytest.mark.parametrize("where", [{}, WHERE])
 @pytest.mark.parametrize("name", STATISTICS.places)
-def test_rows_of_a_statistic_of_the_house_keep_to_the_contract(name, monkeypatch):
+def test_rows_of_a_statistic_of_the_house_keep_to_the_contract(name, where, monkeypatch):
     """One draw of noise does not tell how often intervals hold their answers."""
     monkeypatch.setattr("userdp.queries.contract.DRAWS", 1)
     monkeypatch.setattr("userdp.queries.contract.COVERED", 0.0)
-    check_statistic(STATISTICS[name], statistic=name, **SETTINGS[name])
+    check_statistic(STATISTICS[name], statistic=name, where=where, **SETTINGS[name])
 
 
 class TooLong(Histogram):

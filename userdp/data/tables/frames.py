@@ -156,6 +156,9 @@ def _held(kind: pa.DataType) -> bool:
 def _column(cells: "pd.Series[Any]", name: str) -> pa.Array:
     kind = cells.dtype
     texts = pd.CategoricalDtype | pd.StringDtype | pd.PeriodDtype | pd.IntervalDtype
+    if isinstance(kind, pd.StringDtype) and kind.storage == "pyarrow":  # a million cells one by one take a second
+        text = pa.array(cells, from_pandas=True).cast(pa.large_binary())
+        return pc.if_else(pc.equal(pc.binary_length(text), 0), None, text)
     if isinstance(kind, texts) or pd.api.types.is_object_dtype(kind):
         return written(cells)
     try:
