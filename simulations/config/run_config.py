@@ -210,8 +210,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def read_absolute(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read as `read_toml`, and make the file's paths, which are relative to its folder, absolute."""
-    raw = read_toml(path, overrides)
-    make_absolute(raw, path.parent)
+    make_absolute(raw := read_toml(path, overrides), path.parent)
     return raw
 
 
@@ -238,10 +237,8 @@ def parse_config(raw: Mapping[str, Any]) -> RunConfig:
         raw = {**raw, "strategy": {"kind": DEFAULT}}
     raw = _with_count_bound(_with_tokenizer(raw))
     kinds = [_chosen(raw.get(name), "kind", of) for name, of in (("problem", PROBLEMS), ("data", DATA_SOURCES))]
-    population, strategy = (
-        _chosen(raw.get("data"), "population", POPULATIONS),
-        _chosen(raw["strategy"], "kind", STRATEGIES),
-    )
+    population = _chosen(raw.get("data"), "population", POPULATIONS)
+    strategy = _chosen(raw["strategy"], "kind", STRATEGIES)
     problem, data = kinds
     populations = () if data not in (None, "synthetic") else [population] if population else POPULATIONS.loaded()[0]
     # The cache needs classes: one in a file changes with the file.

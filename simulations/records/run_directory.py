@@ -22,7 +22,7 @@ FILES = (
     *("config.toml", "plan.json", "data.json", "rounds.parquet"),
     *("model.npz", "guarantee.json", "result.json", "report.html"),
 )
-"""Every file of a run beside the answers to a query. A run in a directory that its caller named removes these, and no others."""
+"""Every file of a run but a query's answers. A run in a directory that its caller named removes these and no others."""
 CHECKPOINT, ASKED = "checkpoint.npz", "asked.npz"
 """Files from which a killed run resumes; see `simulations.records.checkpoints`."""
 TOKEN = "account.json"
