@@ -3,10 +3,10 @@
 *Formal guarantees.* *Claim.* The entry's price covers everything that a file says was released. *Why.* Gaussians and
 pure mechanisms that meet everybody are a `Cost`: dp-accounting's multipliers of Gaussian noise are for adding or
 removing somebody, and replacing moves a sum twice as far. What Poisson sampling keeps secret has the epsilon of
-dp-accounting's privacy loss distribution at the file's ``target_delta``. Sampling without replacement, where
-somebody is replaced, counts for nothing: an average over cohorts is no worse than its worst cohort. Other events, and numbers that are not positive and
-finite, are refused. *Assumptions.* The file says everything, one of its clients or records is one person, and how much
-was released did not depend on what was.
+dp-accounting's privacy loss distribution at the file's ``target_delta``. Sampling without replacement, where somebody
+is replaced, counts for nothing: an average over cohorts is no worse than its worst cohort. Other events, and numbers
+that are not positive and finite, are refused. *Assumptions.* The file says everything, one of its clients or records is
+one person, and how much was released did not depend on what was.
 """
 
 import math
