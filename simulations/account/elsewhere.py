@@ -45,7 +45,7 @@ def spent_elsewhere(values: Any, total: Total, unit: str, what: str) -> Wanted:
         )
     try:
         told = _flowers(values) if "compositions" in values else values
-        theirs = next(own for own, name in RELATIONS.items() if name == told["neighboring_relation"])
+        theirs = _RELATIONS[told["neighboring_relation"]]
         # Where the account is about people who come and go, `prices` refuses the other relation.
         relation: Relation = "replace_one" if "replace_one" in (theirs, total.relation) else theirs
         accountant, sampled, costs = PLDAccountant(NeighboringRelation[RELATIONS[theirs]]), False, [Cost()]
@@ -135,11 +135,12 @@ def _pure(event: Any, relation: Relation) -> float | None:
     if isinstance(event, dp_event.RandomizedResponseDpEvent) and relation == "replace_one":
         return math.log1p(event.num_buckets * (1 / event.noise_parameter - 1))
     if isinstance(event, dp_event.LaplaceDpEvent) and relation == "add_or_remove":
-        return 1 / event.noise_multiplier
+        return float(1 / event.noise_multiplier)
     if isinstance(event, dp_event.DiscreteLaplaceDpEvent) and relation == "add_or_remove":
-        return event.noise_parameter * event.sensitivity
+        return float(event.noise_parameter * event.sensitivity)
     return None
 
 
-_MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, StopIteration, TypeError)
-_MISFITS = (*_MISFITS, ValueError, UnsupportedEventError)
+_RELATIONS = {name: own for own, name in RELATIONS.items()}
+_UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_MISFITS = (*_UNFIT, UnsupportedEventError)
