@@ -12,6 +12,11 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 SLOW ?= slow or containers
 CONTAINERS ?= containers
+# As new as pyproject.toml allows, and the tests that meet them. From PyPI torch brings gigabytes of CUDA libraries.
+NEWEST ?= "flwr==1.42.*" "torch>=2.14,<2.16" "pandas==3.1.*"
+NEWEST_TESTS ?= tests/apps tests/strategies/test_drop_in.py tests/simulations/engines/test_grids.py \
+	tests/simulations/account/test_account_command.py tests/simulations/test_arrow_tables.py \
+	tests/simulations/test_modules_as_objects.py tests/userdp/neural/test_private_gradients.py tests/test_coming_from.py
 # Seeds the draw of what a change runs; anyone can repeat it.
 CHANGE ?= $(shell git rev-parse HEAD)
 # Processes that run tests: the machine's cores, four at most (each takes a gigabyte); JOBS=0 for one without xdist.
@@ -24,7 +29,7 @@ PIP := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/py
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs site install test test-slow test-change mutants mutate containers drill long lint format bench results clean
+.PHONY: demo docs site install test test-slow test-change mutants mutate containers newest drill long lint format bench results clean
 
 # Clients in Ray actors hold 10, 100 and 1,000 samples each; one seed and a short search keep it below a minute.
 demo: $(STAMP)-demo
@@ -72,6 +77,13 @@ mutate: $(STAMP)
 # Needs a container engine with Compose. CONTAINERS="containers and scenario" for the four that every change runs.
 containers: $(STAMP)
 	$(BIN)/python -m pytest -q -m "$(CONTAINERS)" $(PYTEST_ARGS)
+
+# Fast tests, and apps on Flower's engines, in an environment beside the tested one.
+newest:
+	$(MAKE) install VENV=$(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet $(NEWEST)
+	$(VENV)-newest/bin/python -m pytest -q $(SPREAD) -m "(not slow or long) and not containers" $(NEWEST_TESTS) \
+		$(PYTEST_ARGS)
 
 # Ten runs of a federation in containers and a fault each minute; writes the table of docs/drill.md. Half an hour.
 drill: $(STAMP)

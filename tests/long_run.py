@@ -29,6 +29,7 @@ STAGES = {
     "fast tests": ("test", "--cov --cov-branch --cov-report=term --cov-fail-under=90"),
     "slow tests": ("test-slow", ""),
     "containers": ("containers", ""),
+    "newest versions": ("newest", ""),
     "planted faults": ("mutants", ""),
 }
 """Stage -> its target in the Makefile, and further arguments of pytest."""

@@ -43,7 +43,7 @@ def test_whoever_comes_with_an_example_that_has_no_strategy_here_reads_what_take
 
 
 def test_each_section_has_a_short_example_before_and_after():
-    assert list(PARTS) == ["Flower", "pfl", "diffprivlib", "statsmodels"]
+    assert list(PARTS) == ["Flower", "pfl", "jax_privacy", "diffprivlib", "statsmodels"]
     for part in PARTS.values():
         assert len(blocks(part)) == 2
         assert max(len(code.splitlines()) for code in blocks(part)) <= 10
@@ -84,8 +84,9 @@ def test_replacing_a_client_moves_a_mean_by_twice_what_is_booked_there():
 # Others --------------------------------------------------------------------------------------------------------------
 
 
-def test_pfl_needs_the_same_noise():
-    theirs, ours = before_and_after("pfl", "pfl")
+@pytest.mark.parametrize("library", ["pfl", "jax_privacy"])
+def test_others_need_the_same_noise(library):
+    theirs, ours = before_and_after(library, library)
     assert theirs["noise"] == pytest.approx(ours["noise"], rel=1e-3)
 
 

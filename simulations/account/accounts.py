@@ -1,7 +1,8 @@
 """Accounts in a database: SQLite in one file, or PostgreSQL for several machines.
 
 *Formal guarantees.* *Claim.* The prices of an account's entries never exceed its total (`userdp.accounting.filter`),
-whatever number of processes enter at once, and wherever one is killed. `Accounts.enter` returns after its entry is on
+whatever number of processes enter at once, and wherever one is killed; nothing fits beside an entry of what was spent
+elsewhere that does exceed it. `Accounts.enter` returns after its entry is on
 the disk. *Why.* Reading what is spent, deciding and writing are one transaction, and one process at a time is in one:
 SQLite's begins with the write lock of the file, PostgreSQL's with a lock that all writers take before they read, and
 each later statement then sees what was committed before. A transaction that does not commit, because its process was
@@ -27,7 +28,7 @@ from sqlalchemy.pool import NullPool
 
 from simulations.records.run_directory import private_folder, writing
 from userdp.accounting.costs import Cost
-from userdp.accounting.filter import Price, Total
+from userdp.accounting.filter import Price, Total, prices
 from userdp.accounting.guarantee import Guarantee
 from userdp.data.tables.declared import did_you_mean
 from userdp.errors import BadInput
@@ -65,6 +66,7 @@ class Wanted:
     place: str = ""  # the folder of its files
     times: int = 1  # how many such runs it consists of
     cost: Cost | None = None  # the cost of its first part, if that is known
+    spent: bool = False  # it happened already, and counts even where it does not fit
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,14 @@ class Account:
         return self.total.left(self.spent, self.total.delta) if self.total.delta else 0.0
 
     def price(self, wanted: Wanted) -> Price:
-        """Return the price of something within what is left; raise `BadInput` if it does not fit."""
+        """Return the price of something within what is left; raise `BadInput` if it does not fit, or has no price."""
         try:
             return self.total.charged(self.spent, wanted.promises, wanted.times, wanted.cost)
         except BadInput as error:
+            if wanted.spent:
+                costs = (wanted.cost, *(None for _ in wanted.promises))
+                known = zip(wanted.promises, costs, strict=False)
+                return Price.sum(prices(promise, self.total.relation, cost)[0] for promise, cost in known)
             raise BadInput(f"privacy.account = {self.name!r}: {error} (userdp account show {self.name})") from None
 
     def as_dict(self) -> dict[str, Any]:

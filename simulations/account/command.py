@@ -97,6 +97,38 @@ def export(name: Named, accounts: Address = None) -> None:
 
 
 @app.command()
+def enter(
+    name: Named,
+    file: Annotated[Path, argument("FILE", "JSON of userdp account export, or RdpAccountant.state_dict() of Flower.")],
+    unit: Annotated[str, option("user, which says that each client or record of the file is one whole user.")],
+    accounts: Address = None,
+) -> None:
+    """Enter what another program has released about the same people.
+
+    Each call is one more entry, even of the same file. It counts even beyond the total; nothing more fits then, and the
+    exit code is not 0.
+    """
+    with working():
+        from simulations.account.elsewhere import spent_elsewhere  # noqa: PLC0415
+        from simulations.records.run_directory import read_json  # noqa: PLC0415
+
+        try:
+            values = read_json(file)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"FILE = {file}: {error}: give a file of JSON") from None
+        place = accounts_of(accounts)
+        wanted = spent_elsewhere(values, place.read(name).total, unit, file.name)
+        place.enter(name, wanted)
+        account = place.read(name)
+        if not account.spent.within(account.total.limits):
+            raise BadInput(
+                f"{file.name} was entered into {name} and exceeds the total, so that nothing more fits: the promise of "
+                "this account does not hold; for a larger total, make another account and enter what this one exports"
+            )
+    typer.echo(f"{name}: epsilon up to {account.left_epsilon:.4g} is left at delta = {account.total.delta:g}")
+
+
+@app.command()
 def check(
     results: Annotated[Path, argument("RESULTS", "Folder of run directories, such as that of userdp serve.")],
     accounts: Address = None,

@@ -8,6 +8,9 @@ from simulations.account.accounts import Account
 from userdp.accounting.filter import Price
 from userdp.accounting.guarantee import Relation
 
+RELATIONS: dict[Relation, str] = {"replace_one": "REPLACE_ONE", "add_or_remove": "ADD_OR_REMOVE_ONE"}
+"""Neighbouring relations, and their names in dp-accounting and Flower."""
+
 
 def exported(account: Account) -> dict[str, Any]:
     """Return an account as plain values.
@@ -22,7 +25,7 @@ def exported(account: Account) -> dict[str, Any]:
     return {
         "account": account.name,
         "total": asdict(total),
-        "neighboring_relation": {"replace_one": "REPLACE_ONE", "add_or_remove": "ADD_OR_REMOVE_ONE"}[total.relation],
+        "neighboring_relation": RELATIONS[total.relation],
         "entries": [
             {"number": entry.number, "what": entry.what, "delta": entry.price.delta}
             | {"events": events(entry.price, total.relation)}
@@ -42,10 +45,10 @@ def events(price: Price, relation: Relation) -> list[dict[str, Any]]:
     replaced, found = relation == "replace_one", list[dict[str, Any]]()
     if price.mu_squared:
         multiplier = (2 if replaced else 1) / math.sqrt(price.mu_squared)
-        found.append({"event": "GaussianDpEvent", "noise_multiplier": multiplier})
+        found.append({"class_name": "GaussianDpEvent", "noise_multiplier": multiplier})
     if price.epsilon and replaced:
         share = 2 / (1 + math.exp(price.epsilon))
-        found.append({"event": "RandomizedResponseDpEvent", "noise_parameter": share, "num_buckets": 2})
+        found.append({"class_name": "RandomizedResponseDpEvent", "noise_parameter": share, "num_buckets": 2})
     elif price.epsilon:
-        found.append({"event": "DiscreteLaplaceDpEvent", "noise_parameter": price.epsilon, "sensitivity": 1})
+        found.append({"class_name": "DiscreteLaplaceDpEvent", "noise_parameter": price.epsilon, "sensitivity": 1})
     return found

@@ -201,7 +201,7 @@ def test_an_unknown_word_gets_the_nearest_or_all(words, told):
         (["train"], "userdp has no 'train'; did you mean 'run'?"),
         (["runn"], "userdp has no 'runn'; did you mean 'run'?"),
         (["serve", "strat"], "userdp serve has no 'strat'; did you mean 'start'?"),
-        (["account", "bogus"], "userdp account has no 'bogus'; there are create, show, list, export, check"),
+        (["account", "bogus"], "userdp account has no 'bogus'; there are create, show, list, export, enter, check"),
     ],
 )
 def test_an_unknown_verb_gets_one_other(words, told):

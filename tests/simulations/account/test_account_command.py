@@ -97,7 +97,7 @@ def test_what_is_exported_costs_another_accountant_the_same(relation):
     accountant = PLDAccountant(NeighboringRelation[found["neighboring_relation"]])
     for entry in found["entries"]:
         for event in entry["events"]:
-            accountant.compose(getattr(dp_event, event.pop("event"))(**event))
+            accountant.compose(getattr(dp_event, event.pop("class_name"))(**event))
     added = sum(entry["delta"] for entry in found["entries"])
     spent = found["privacy_spent"]
     assert (spent["num_releases"], added) == (3, pytest.approx(1.1e-6))
@@ -118,7 +118,7 @@ def test_the_events_of_a_guarantee_cost_another_accountant_no_less_and_hardly_mo
     price = prices(promise, own)[0]
     theirs = PLDAccountant(NeighboringRelation[relation.name])
     for event in events(price, own):
-        theirs.compose(getattr(dp_event, event.pop("event"))(**event))
+        theirs.compose(getattr(dp_event, event.pop("class_name"))(**event))
     for at in (delta, *([1e-4, 1e-12] if promise.is_one_gaussian else [])):
         ours = epsilon if at == delta else Total(8.0, at, own).spent_epsilon(price)
         their = theirs.get_epsilon(max(at - price.delta, 1e-15))

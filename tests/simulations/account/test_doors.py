@@ -157,6 +157,7 @@ RELEASES_NOTHING = {
         [f"userdp serve {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
     ),
     "userdp serve enter": "charges runs that a database lacks",
+    "userdp account enter": "charges what other programs released",
     **dict.fromkeys(["deployment keys", "deployment superlink", "deployment gate"], "knows no data"),
     **dict.fromkeys(["deployment split", "deployment prepare"], "writes a silo's own folder, which it keeps"),
     "deployment submit": "submits a run, which a test of deployments sees pay",
