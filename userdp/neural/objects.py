@@ -59,8 +59,8 @@ def _held(code: FunctionType | MethodType | type, field: str) -> list[Any]:
         return [code.__defaults__, code.__kwdefaults__, vars(code), [cell.cell_contents for cell in cells]]
     except ValueError:
         raise BadInput(
-            f"problem.{field}: {code.__qualname__} uses {', '.join(code.__code__.co_freevars)} from around it, of which "
-            "one has no value yet, and the record of a run needs a digest of all: give each its value first"
+            f"problem.{field}: {code.__qualname__} uses {', '.join(code.__code__.co_freevars)} from around it, and one "
+            "has no value yet, though the record of a run needs a digest of all: give each its value first"
         ) from None
 
 
@@ -86,7 +86,7 @@ def _source(kind: Any, field: str) -> str:
 
 
 def _of_lambda(code: CodeType) -> str:
-    """Return the lines of a lambda, and its place in them: a line may hold several, and `inspect` ends with the first."""
+    """Return the lines of a lambda, and its place in them: a line may hold several, and `inspect` gives one line."""
     spans = [(first, left, last, right) for first, last, left, right in code.co_positions() if right]
     if not spans:
         raise OSError("Python was told to keep no columns")
