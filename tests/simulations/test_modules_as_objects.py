@@ -395,6 +395,7 @@ def test_a_loss_travels_with_the_problem_that_uses_it(forgotten):
         ({"problem": problem(nn.BatchNorm1d(4, track_running_stats=False))}, "mixes the samples of a batch"),
         ({"problem": problem(Net, loss=nn.CrossEntropyLoss())}, r"one loss a sample \(reduction='none'\)"),
         ({"problem": problem(Net, loss=eval("lambda o, t: o[:, 0]"))}, "its source cannot be read, .* 'file.py:"),
+        ({"problem": problem(Net, loss=eval("lambda o, t: o[:, 0]", {}))}, "its source cannot be read, .* 'file.py:"),
         ({"problem": problem(Net, loss=unassigned())}, "early uses late from around it, and one has no value yet"),
         ({"problem": problem(7)}, "must be a valid string"),
     ],

@@ -1,7 +1,6 @@
 """Modules, losses and metrics that Python gives as objects: a configuration names them by the digest of their code."""
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
@@ -17,7 +16,7 @@ from userdp.neural.contents import code_in, described
 from userdp.neural.isolation import as_trained
 from userdp.neural.problem import made_by
 
-_RECORDED = {*sys.stdlib_module_names, "numpy", "torch"}  # a run records their versions, in place of their source
+_RECORDED = ("builtins", "functools", "numpy", "torch")  # a run records their versions, in place of their source
 
 
 def place_of(value: Callable[..., Any], field: str) -> str:
@@ -67,7 +66,7 @@ def _held(code: FunctionType | MethodType | type, field: str) -> list[Any]:
 def _with_bases(kinds: list[Any]) -> Iterator[Any]:
     for kind in kinds:
         for one in kind.__mro__ if isinstance(kind, type) else (kind,):
-            if one.__module__.partition(".")[0] not in _RECORDED:
+            if (one.__module__ or "").partition(".")[0] not in _RECORDED:
                 yield one
 
 
@@ -87,7 +86,8 @@ def _source(kind: Any, field: str) -> str:
 
 def _of_lambda(code: CodeType) -> str:
     """Return the lines of a lambda, and its place in them: a line may hold several, and `inspect` gives one line."""
-    spans = [(first, left, last, right) for first, last, left, right in code.co_positions() if right]
+    places = code.co_positions()
+    spans = [(first, left or 0, last, right) for first, last, left, right in places if first and last and right]
     if not spans:
         raise OSError("Python was told to keep no columns")
     (first, left), (last, right) = min(span[:2] for span in spans), max(span[2:] for span in spans)
