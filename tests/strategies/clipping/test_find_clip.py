@@ -79,7 +79,7 @@ def test_where_updates_are_inside_the_octaves_no_noise_ends_a_run(multiplier):
 
 
 def test_whether_updates_are_outside_is_told_by_the_noisy_shares_alone():
-    """With noise of 1/7 on each share the same users end about half of the runs; exact shares would end all of them."""
+    """Noise of 1/7 on each share lets the same users end about half of the runs; exact shares would end all of them."""
     outside = octaves(np.full((40, 1), 1e9)).sum(axis=0)
     ended = np.mean([bool(searched(outside, 40 / 7 / math.sqrt(2), seed)[1]) for seed in range(200)])
     assert 0.2 < ended < 0.8
