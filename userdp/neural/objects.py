@@ -74,7 +74,7 @@ def _source(kind: Any, field: str) -> str:
     try:
         code = getattr(kind, "__code__", kind)  # of a decorated function its own, and not that of the one within
         return _of_lambda(code) if kind.__name__ == "<lambda>" else inspect.getsource(code)
-    except (OSError, TypeError):
+    except (OSError, TypeError, ValueError):  # the last where Python was told to keep no columns
         methods = [one for one in vars(kind).values() if isinstance(one, FunctionType)]
         if isinstance(kind, type) and methods:  # a notebook has the source of methods, and not of classes
             return "".join(_source(one, field) for one in methods)
@@ -88,8 +88,6 @@ def _of_lambda(code: CodeType) -> str:
     """Return the lines of a lambda, and its place in them: a line may hold several, and `inspect` gives one line."""
     places = code.co_positions()
     spans = [(first, left or 0, last, right) for first, last, left, right in places if first and last and right]
-    if not spans:
-        raise OSError("Python was told to keep no columns")
     (first, left), (last, right) = min(span[:2] for span in spans), max(span[2:] for span in spans)
     begin = code.co_firstlineno
     lines = inspect.findsource(code)[0][begin - 1 : last]
