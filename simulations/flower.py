@@ -8,7 +8,6 @@ has a silo's folder, named by its node-config (``silo``), and the server has non
 
 import json
 import logging
-import sys
 import tomllib
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from simulations.runs.run import run
 from simulations.runs.silos import silo_node
 from userdp.data.source import Datasets
 from userdp.errors import BadInput
+from userdp.kinds import registering
 from userdp.nodes.node import Node
 from userdp.problems import Problem
 
@@ -40,7 +40,7 @@ __all__ = ["main", "node_of"]
 log = logging.getLogger("userdp")
 # The configuration's file, its overrides, its text in place of a file, and whether somebody else chose them.
 _Named = tuple[str, tuple[str, ...], str, bool]
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT, _PACKAGES = Path(__file__).resolve().parent.parent, ("userdp", "strategies", "simulations")
 _SHORT = {
     "epsilon": "privacy.epsilon",
     "delta": "privacy.delta",
@@ -116,13 +116,22 @@ def configuration_of(text: str, changes: tuple[str, ...] = ()) -> RunConfig:
 
 
 def _with_own_code(raw: dict[str, Any]) -> RunConfig:
-    """Check the values of a configuration; `BadInput` for code that is neither userdp's nor of a package for models."""
+    """Check the values of a configuration, without importing anything that it names.
+
+    Raises `BadInput` for code that is neither a file of userdp nor of a package that the holder of this machine has
+    installed as one that registers kinds of userdp.
+    """
     for field, place in code_in(raw).items():
         home = place.rpartition(":")[0]
-        if home.partition(".")[0] in sys.stdlib_module_names:  # os:abort, builtins:print
-            raise BadInput(f"{field} = {place!r} is Python's own, and no code of a model: name another package's")
-        if home.endswith(".py") and not Path(home).resolve().is_relative_to(_ROOT):
-            raise BadInput(f"{field} = {place!r}: the file is no part of userdp; put it beside simulations/configs")
+        if home.endswith(".py"):  # the folder around userdp may be that of all installed packages
+            own = any(Path(home).resolve().is_relative_to(_ROOT / name) for name in _PACKAGES)
+        else:
+            own = home.partition(".")[0] in registering()
+        if not own:
+            raise BadInput(
+                f"{field} = {place!r}: this code is no part of userdp, and of no package that registers kinds of "
+                "userdp; put a file of it beside simulations/configs"
+            )
     return parse_config(raw)
 
 

@@ -330,7 +330,8 @@ class DropInAuto(DropIn):
     """The mean of ordinary Flower clients' updates without a clip to choose: the first round finds it, privately.
 
     Updates may be from a millionth to a million long: whatever clients' learning rates are, the clip follows a private
-    quantile of the lengths, and the server's step, which is the mean of clipped updates, follows the clip.
+    quantile of the lengths, and the server's step, which is the mean of clipped updates, follows the clip. If most are
+    longer or shorter, the first round ends the run, unless its noise hides that.
 
     Options: those of `AdaptiveClipping`, without users' training and a clip.
 

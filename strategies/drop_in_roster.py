@@ -38,6 +38,7 @@ class NodeRoster(Roster):
             if not (waits or self.places):  # where users come and go, a number of nodes is one of people
                 report.waiting(len(nodes), users)
             waits = True
+        self._check_nodes(len(nodes), timeout)
         self._nodes = nodes[:users]
         self._owner[: len(self._nodes)] = np.arange(len(self._nodes))
         self.hint = _NO_KEY if self.keys else ""

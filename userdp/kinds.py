@@ -103,6 +103,12 @@ class Kinds(Mapping[str, Kind]):
         return len(self.places) + len(self.installed)
 
 
+def registering() -> set[str]:
+    """Return the installed packages that register kinds by entry points."""
+    groups = [group for group in entry_points().groups if group.startswith("userdp.")]
+    return {one.module.partition(".")[0] for group in groups for one in entry_points(group=group)}
+
+
 def below(place: str, told_of: str) -> Callable[[str, Any], None]:
     """Make a check of `Kinds`: a kind must be a concrete class below the base at ``place``, which is imported on use.
 

@@ -188,8 +188,9 @@ class PrivateGradients:
                     f"(m, {', '.join(map(str, self._shape))}) {'whole ' * self._coded}numbers and (m,), for m from 1 "
                     f"to {most}"
                 )
-            features.append(inputs.detach().flatten(1).cpu().to(torch.int32 if self._coded else torch.float32))
-            targets.append(wanted.detach().cpu().float())
+            form = torch.int32 if self._coded else torch.float32  # copies: the next user's may come in the same memory
+            features.append(inputs.detach().flatten(1).to("cpu", form, copy=True))
+            targets.append(wanted.detach().to("cpu", torch.float32, copy=True))
         places = np.cumsum([0, *map(len, targets)])
         block = Block(torch.cat(features).numpy(), places, torch.cat(targets).numpy())
         return Node(self._problem, ColumnarFederation(block), cohort, np.arange(len(cohort)))

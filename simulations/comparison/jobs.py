@@ -75,13 +75,14 @@ def compare(
     name; ``watch`` is called after every run. BadInput if a problem cannot be built or the directory not be written,
     RunFailed without Ray.
     """
-    for cell in {json.dumps([cell.raw["problem"], cell.raw["data"]]): cell for cell in comparison.cells}.values():
-        build_problem(cell.reference())  # before the first cell, of which each would fail
     root = directory or Path(comparison.config.output.directory) / comparison.config.name
+    state = _State(comparison, root, watch)
+    left = [cell for cell in comparison.cells if not state.finished(cell)]
+    for cell in {json.dumps([cell.raw["problem"], cell.raw["data"]]): cell for cell in left}.values():
+        build_problem(cell.reference())  # before the first cell, of which each would fail
     with writing(f"output.directory: {root}"):
         private_folder(root)
         write_text(root / "comparison.toml", comparison.toml())
-    state = _State(comparison, root, watch)
     try:
         with _executor(workers, comparison.cells[0].config().engine) as execute:
             state.run(execute)
@@ -105,6 +106,11 @@ class _State:
     ran: int = 0
     records: dict[str, Record] = field(default_factory=dict)
     chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def finished(self, cell: Cell) -> bool:
+        """Return whether a cell is there, with its reference; one whose settings are searched for counts as missing."""
+        jobs = (reference_job(cell), self._job(cell))
+        return all(job is not None and finished(self.root / job.folder, job.digest) is not None for job in jobs)
 
     def run(self, execute: Execute) -> None:
         cells = self.comparison.cells

@@ -82,6 +82,7 @@ class EngineSection(Section):
     address: str | None = Field(None, description="Address of a running Ray cluster; a private one by default.")
     timeout: float = Field(3600.0, gt=0, description="Seconds of a round before unanswered users count as missing.")
     roster_timeout: float = Field(60.0, gt=0, description="Seconds to wait until every user has a node.")
+    nodes: int = Field(0, ge=0, description="Silos on Flower: with fewer, also where people come and go, a run ends.")
 
 
 class OutputSection(Section):

@@ -39,12 +39,10 @@ class HowFar:
         """Estimate the time left only from work beyond ``done``, which began ``ago`` seconds before now."""
         self._began, self._base = self.clock() - ago, done
 
-    def tell(self, done: int, of: int, sentence: Callable[[], str], beside: Callable[[], str] | None = None) -> None:
+    def tell(self, done: int, of: int, sentence: Callable[[], str], beside: Callable[[], str]) -> None:
         """Move the bar, with new words ``beside`` it; or print the sentence with the time left, if a line is due."""
         if self._bar is not None and self._task is not None:
-            if beside is not None:
-                self._bar.update(self._task, beside=beside())
-            self._bar.update(self._task, completed=done, total=of)
+            self._bar.update(self._task, completed=done, total=of, beside=beside())
             return
         now = self.clock()
         if now < self._next:
@@ -98,7 +96,9 @@ def audit_bar(clock: Clock = time.monotonic) -> Iterator[Bar]:
 
         def begin(name: str, unit: str) -> Callable[[int, int], None]:
             told.begin(name, unit)
-            return lambda done, of: told.tell(done, of, lambda: f"audit of {name}: {done} of {of} {unit} done")
+            return lambda done, of: told.tell(
+                done, of, lambda: f"audit of {name}: {done} of {of} {unit} done", lambda: unit
+            )
 
         yield begin
 

@@ -131,6 +131,7 @@ def _train(
         grid,
         timeout=settings.timeout,
         roster_timeout=settings.roster_timeout,
+        nodes=settings.nodes,
         evaluate_fn=schedule,
         on_round=show,
         keeper=folder.keeper,

@@ -26,7 +26,7 @@ from userdp.masking.sums import MaskedSum
 from userdp.mechanisms import GaussianMechanism
 from userdp.nodes.computations import Computation
 from userdp.nodes.covered import check_covered
-from userdp.nodes.statistics import OCTAVES, median_length
+from userdp.nodes.statistics import OCTAVES, median_length, outside
 from userdp.problems import Box
 from userdp.sampling import Sampler
 from userdp.state import Stateful
@@ -108,6 +108,12 @@ class AdaptiveScheme(Scheme):
                 "or near zero against the model sent, as updates are; reply with the whole trained model, and lower "
                 "the clients' learning rate if training diverges"
             )
+        if outside(shares) > _CERTAIN * deviation:
+            raise RunFailed(
+                f"most updates are {'longer than 2^20' if shares[-1] > shares[0] else 'shorter than 2^-20'}, by noisy "
+                "shares of users, so that the search finds no clip: change the clients' learning rate or the model's "
+                "units, or give a clip of your own, to DropInAdaptiveClipping or as strategy.clip_norm"
+            )
         low, high = self.bounds
         memory.clip = min(max(median_length(shares), low), high)
         return Step(x, x, {"noise_deviation": deviation, "clip_norm": memory.clip})
@@ -173,7 +179,8 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     one user moves their sum by sqrt(2), or by 1 if it is added or removed, and noise z times that makes the round a
     Gaussian mechanism of the same multiplier. (Where cohorts are secret, noise is that for a move of s, and a row no
     longer than ``1 / (s z)`` over it; a masked sum has that noise, too.) The first clip, a median of the noisy shares,
-    is post-processing, and so is the end of a run of masked sums whose shares say that most users sent nothing finite.
+    is post-processing, and so is the end of a run whose shares say that most updates are outside these octaves, or, of
+    masked sums, not finite.
 
     *Assumptions.* Those of `dp_fed_sgd`.
     """

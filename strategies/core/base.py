@@ -152,6 +152,7 @@ class UserLevelStrategy(Strategy):
         self._request = self.request_of(server_round)
         if self._request is None:
             return []
+        self._roster.renew(grid)
         self.state.check_newest(server_round)
         # Before anybody answers: who adds up masked or noisy values has seen them even if the run stops here.
         if part.ledger is not None:
@@ -213,6 +214,7 @@ class UserLevelStrategy(Strategy):
         """Return the next question to held-out users about the released model; training users are asked nothing."""
         if self.testers is None:
             return []
+        self._roster.renew(grid)
         constant = self.result.constant is not None
         return self.testers.ask(server_round, self.state.released, self.state.constant, config, constant=constant)
 
@@ -255,6 +257,7 @@ class UserLevelStrategy(Strategy):
         evaluate_fn: Evaluate | None = None,
         on_round: Callable[[RoundRecord], None] | None = None,
         roster_timeout: float = 60,
+        nodes: int = 0,
         keeper: Keeper | None = None,
         resumed: Resumed | None = None,
     ) -> PrivateResult:
@@ -271,6 +274,7 @@ class UserLevelStrategy(Strategy):
             evaluate_fn: called with (round, arrays of the RELEASED model) before the first and after every round.
             on_round: called with the record of every round.
             roster_timeout: seconds to wait until all n users have a node.
+            nodes: that have to say whom they hold, or the run ends; where users come and go, nothing else misses one.
             keeper: stores the state from which a killed run can be resumed; no state is stored if not given.
             resumed: the stored state of a killed run with the same settings.
 
@@ -293,7 +297,7 @@ class UserLevelStrategy(Strategy):
         self.summary()
         state.initial = state.released = self.scheme.checked_start(self.original, self.wire.vector(arrays))
         self._roster.require_identities, self._roster.claim = self.require_identities, self.claim
-        self._roster.expect(self.privacy, self.about.protocol, trusted=self.about.server_trusted)
+        self._roster.expect(self.privacy, self.about.protocol, trusted=self.about.server_trusted, nodes=nodes)
         self._roster.gather(grid, roster_timeout)
         self._roster.share_secrets(grid, timeout, self.privacy, self.plan.rounds)
         self._evaluate_config, clipped = dict(evaluate_config or {}), self._roster.clipped_samples

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -17,19 +17,21 @@ class Asking:
     """Asks every node of a grid once, as soon as it is there: a SuperNode that was killed is back as another node.
 
     A node that left is asked anew when it comes back, and one that failed if the caller says so (`again`). A silent one
-    is not: the question is still with it, and its answer is read whenever it comes.
+    is not: the question is still with it, and its answer is read whenever it comes. Nodes ``but`` are not asked.
 
     Attributes:
         there: the nodes at the last look, rising.
         seen: node -> why its answer was of no use, for people.
     """
 
-    def __init__(self, grid: Grid, kind: str, question: RecordDict | None, timeout: float) -> None:
+    def __init__(
+        self, grid: Grid, kind: str, question: RecordDict | None, timeout: float, but: Iterable[int] = ()
+    ) -> None:
         self._grid, self._kind, self._question = grid, kind, question
         self._timeout = max(_POLL_SECONDS, timeout)  # nobody can answer in no time
         self.there: list[int] = []
         self.seen: dict[int, str] = {}
-        self._due: dict[int, float] = {}
+        self._due = dict.fromkeys(but, math.inf)
         self._open: dict[str, int] = {}  # message -> node that has not answered it
         self._heard = time.monotonic()
 

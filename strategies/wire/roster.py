@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -34,7 +34,7 @@ class Roster:
 
     Each user has one node at most, however often nodes are asked: the first answer of a node counts. A node that left
     holds nobody, so a silo that was started anew takes its own users back once its former node is gone; two nodes that
-    both stay with the same users end the run.
+    both stay with the same users end the run. So it is between questions of the run (`renew`), but for masked sums.
 
     No person may be two users. Nodes that know users' labels send salted digests of them (a salt for this roster
     alone); a label that occurs twice, in one node or in two, ends the run (`repeated` says what that proves). Either
@@ -46,6 +46,7 @@ class Roster:
     keys: bool = False  # ask for nodes' public keys, where sums are masked
     recovery: Recovery | None = None  # where sums survive silent nodes
     places: bool = False  # users may come and go: a number that no node holds is an empty place, and nobody is missing
+    nodes: int = 0  # that have to say whom they hold; where users come and go, nothing else misses a silo
     claim: Claim | None = None  # what the run promises, for nodes that answer no other one
     needs: int = FIRST  # the oldest version of the protocol that knows every field of the run's messages
     hint = ""  # what else may be the matter where users have no node
@@ -59,11 +60,13 @@ class Roster:
         self._empty = np.zeros(users, dtype=bool)
         self._nodes: list[int] = []
         self._keys: dict[int, bytes] = {}
+        self._strangers = dict[int, Holding | None]()  # asked after the roster -> whom they hold, if they said it
+        self._timeout = 0.0
 
-    def expect(self, privacy: Privacy, protocol: int, *, trusted: bool) -> None:
-        """Ask for what a run needs, whose strategy sends messages of a version and trusts the server, or does not."""
+    def expect(self, privacy: Privacy, protocol: int, *, trusted: bool, nodes: int = 0) -> None:
+        """Ask for what a run of so many nodes needs, with a strategy that sends a version's messages."""
         self.keys = privacy.trust == "sum"
-        self.counts = trusted and not self.keys
+        self.counts, self.nodes = trusted and not self.keys, nodes
         self.needs = max(protocol, SHARING if privacy.lost_nodes else FIRST)
 
     @property
@@ -85,8 +88,8 @@ class Roster:
         """
         if not self.absent:
             return
-        question = roster_question(self._salt, counts=self.counts, keys=self.keys, claim=self.claim)
-        asking = Asking(grid, MessageType.QUERY, question, timeout)
+        self._timeout = timeout
+        asking = Asking(grid, MessageType.QUERY, self._question(), timeout)
         for replies in asking.replies():
             for node in self._holdings.keys() - asking.there:
                 self._free(node)
@@ -103,12 +106,65 @@ class Roster:
                 f"the users of node {twin}, which did not leave: stop one of them, or, if one is the other started "
                 "anew, run again or give roster_timeout more seconds"
             )
+        self._check_nodes(len(self._holdings), timeout)
         if self.places:
             self._empty = self._owner == _NOBODY
         else:
             self._settle(timeout, asking.sight())
         if self.places and (asking.seen or asking.silent):  # Nobody may know whether anybody lacks a node.
             log.warning("not every node said whom it holds after roster_timeout = %s s: %s", timeout, asking.sight())
+        elif self.places and not (self.nodes or getattr(grid, "complete", False)):
+            log.warning(
+                "as users may come and go, nothing tells whether a node stayed away: give engine.nodes (nodes of start)"
+            )
+
+    def _question(self) -> RecordDict:
+        return roster_question(self._salt, counts=self.counts, keys=self.keys, claim=self.claim)
+
+    def renew(self, grid: Grid) -> None:
+        """Let nodes that came since take the places of nodes that left, if they hold the same people, from now on.
+
+        What the latter were asked stays theirs, so that nobody answers a question twice. Where sums are masked there is
+        no such change, because others' masks are for the key that left. Newcomers are asked once, unless they fail.
+        """
+        if self.keys or not self._holdings or getattr(grid, "complete", False):
+            return
+        if self._holdings.keys() <= set(grid.get_node_ids()):
+            return
+        known = self._strangers.keys() | self._holdings.keys()
+        asking = Asking(grid, MessageType.QUERY, self._question(), self._timeout, known)
+        for replies in asking.replies():
+            self._strangers |= {node: self._held(reply) for node, reply in replies if not reply.has_error()}
+            for node in self._strangers.keys() & set(asking.there):
+                self._replace(self._holdings.keys() - asking.there, node)
+            if not asking.silent or self._holdings.keys() <= set(asking.there):
+                break
+        self._strangers |= dict.fromkeys(asking.silent)
+
+    def _held(self, reply: Message) -> Holding | None:
+        """Return what a newcomer says of its users; None if it is of no use."""
+        try:
+            holding = read_roster(reply, counts=self.counts, keys=self.keys)
+        except BadInput:
+            return None
+        return holding if holding.protocol >= self.needs else None
+
+    def _replace(self, left: set[int], node: int) -> None:
+        """Put a newcomer in the place of one that left and held the same people, if there is one."""
+        held = self._strangers[node]
+        for old in left:
+            if held is not None and _same(self._holdings[old], held):
+                self._nodes[self._nodes.index(old)] = node
+                self._holdings[node] = self._holdings.pop(old)
+                del self._strangers[node]
+                return
+
+    def _check_nodes(self, nodes: int, timeout: float) -> None:
+        if nodes < self.nodes:
+            raise RunFailed(
+                f"fewer than nodes = {self.nodes} nodes said whom they hold after roster_timeout = {timeout:g} s: "
+                "start those that are missing, or give roster_timeout more seconds"
+            )
 
     def _settle(self, timeout: float, sight: str) -> None:
         """End the run if too many users have no node; tell, with what was seen of whom, if some have none."""

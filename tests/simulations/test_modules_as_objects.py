@@ -3,7 +3,7 @@
 import inspect
 import json
 import pickle
-from functools import partial
+from functools import partial, wraps
 from unittest.mock import Mock
 
 import cloudpickle
@@ -158,6 +158,72 @@ def passing(inner):
     return outer
 
 
+def doubled(inner):
+    @wraps(inner)
+    def outer(outputs, targets):
+        return 2 * inner(outputs, targets)
+
+    return outer
+
+
+def tripled(inner):
+    @wraps(inner)
+    def outer(outputs, targets):
+        return 3 * inner(outputs, targets)
+
+    return outer
+
+
+def with_factor(factor):
+    def scaled(outputs, targets):
+        return scaled.factor * (outputs[:, 0] - targets)
+
+    scaled.factor = factor
+    return scaled
+
+
+def called(sign):
+    """An object of a class that differs in its code alone."""
+
+    class Called:
+        def value(self, outputs, targets):
+            return outputs[:, 0] - targets
+
+        def __call__(self, outputs, targets):
+            return self.value(outputs, targets)
+
+    class CalledOtherwise(Called):
+        def value(self, outputs, targets):
+            return outputs[:, 0] + targets
+
+    kind = Called if sign < 0 else CalledOtherwise
+    kind.__qualname__ = "Called"
+    return kind()
+
+
+def unassigned():
+    def early(outputs, targets):
+        return late * (outputs[:, 0] - targets)
+
+    place = early
+    if place is None:
+        late = 1.0
+    return place
+
+
+ON_ONE_LINE = (lambda outputs, targets: outputs[:, 0] - targets, lambda outputs, targets: outputs[:, 0] + targets)
+SPREAD = [
+    partial(
+        lambda outputs, targets:
+        outputs[:, 0] - targets
+    ),
+    partial(
+        lambda outputs, targets:
+        outputs[:, 0] + targets
+    ),
+]  # fmt: skip
+
+
 class Powers:
     def __init__(self, power):
         self.power = power
@@ -197,6 +263,13 @@ def with_attribute():
             passing(lambda outputs, targets: outputs[:, 0]),
             [passing(lambda outputs, targets: targets)],
         ),
+        ("loss", ON_ONE_LINE[0], ON_ONE_LINE[1:]),
+        ("loss", SPREAD[0], SPREAD[1:]),
+        ("loss", passing(ON_ONE_LINE[0]), [passing(ON_ONE_LINE[1])]),
+        ("loss", doubled(loss), [tripled(loss), loss]),
+        ("loss", with_factor(2), [with_factor(3)]),
+        ("loss", passing(called(-1)), [passing(called(1))]),
+        ("loss", passing(called(-1).__call__), [passing(called(1).__call__)]),
         ("module", bent(closed(2)), [bent(closed(4)), bent(nn.functional.relu)]),
         ("loss", nn.BCEWithLogitsLoss(reduction="none"), [nn.BCEWithLogitsLoss(reduction="sum")]),
     ],
@@ -322,6 +395,8 @@ def test_a_loss_travels_with_the_problem_that_uses_it(forgotten):
         ({"problem": problem(nn.BatchNorm1d(4, track_running_stats=False))}, "mixes the samples of a batch"),
         ({"problem": problem(Net, loss=nn.CrossEntropyLoss())}, r"one loss a sample \(reduction='none'\)"),
         ({"problem": problem(Net, loss=eval("lambda o, t: o[:, 0]"))}, "its source cannot be read, .* 'file.py:"),
+        ({"problem": problem(Net, loss=eval("lambda o, t: o[:, 0]", {}))}, "its source cannot be read, .* 'file.py:"),
+        ({"problem": problem(Net, loss=unassigned())}, "early uses late from around it, and one has no value yet"),
         ({"problem": problem(7)}, "must be a valid string"),
     ],
 )

@@ -105,9 +105,13 @@ def described(root: Any) -> dict[Path, Any]:
     return {path: _value(thing) for path, thing in _walk(root)}
 
 
-def functions(root: Any) -> Iterator[FunctionType | MethodType]:
-    """Yield the functions and bound methods in ``root``."""
-    return (thing for _, thing in _walk(root) if isinstance(thing, FunctionType | MethodType))
+def code_in(root: Any) -> Iterator[FunctionType | MethodType | type]:
+    """Yield the functions, bound methods and classes in ``root``, and the class of whatever else Python code calls."""
+    for _, thing in _walk(root):
+        if isinstance(thing, FunctionType | MethodType | type):
+            yield thing
+        elif isinstance(getattr(type(thing), "__call__", None), FunctionType):  # noqa: B004  (of which kind it is)
+            yield type(thing)
 
 
 def difference(one: dict[Path, Any], other: dict[Path, Any]) -> str | None:

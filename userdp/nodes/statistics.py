@@ -72,6 +72,11 @@ def median_length(shares: Rows) -> float:
     return float(2.0 ** (_OCTAVES[first + 1] + (aside if upper > lower else -aside)))
 
 
+def outside(shares: Rows) -> float:
+    """Return how much larger the fuller end of the octaves is than the two side by side with most users."""
+    return float(max(shares[0], shares[-1]) - (shares[1:-2] + shares[2:-1]).max())
+
+
 STATISTICS: dict[str, Statistic] = {
     "log_distance": _clipped_log(-2.5, 1.0),
     "log_norm": _clipped_log(-5.0, 0.0),

@@ -18,6 +18,7 @@ import pytest
 from examples import COMPARISON, SHIPPED, call
 from helpers import PATIENCE, at_most, forgive_ray
 
+import simulations.comparison.jobs
 import simulations.comparison.one_cell
 from simulations import terminal
 from simulations.comparison.config import load_comparison, parse_comparison
@@ -258,7 +259,10 @@ def test_a_stopped_comparison_continues_and_ends_with_the_same_table(tmp_path, m
     assert len(calls) == 10
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert_same(tmp_path / "whole", tmp_path / "parts")
+    monkeypatch.setattr(simulations.comparison.jobs, "build_problem", Mock(side_effect=AssertionError("built again")))
     assert go(tmp_path / "parts", raw).ran == 0
+    with pytest.raises(AssertionError, match="built again"):
+        go(tmp_path / "parts", changed(raw, seeds=3))
 
 
 @pytest.mark.slow

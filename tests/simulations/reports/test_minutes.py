@@ -2,6 +2,7 @@
 
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from examples import changed, write_table
@@ -57,7 +58,7 @@ def test_the_first_line_waits_and_others_come_once_a_minute(capsys):
     clock, said = Clock(), []
     told = HowFar(clock)
     for done in range(200):
-        told.tell(done, 200, lambda done=done: said.append(done) or f"{done} done")
+        told.tell(done, 200, lambda done=done: said.append(done) or f"{done} done", str)
         clock.now += 1.0
     written = lines(capsys)
     assert said == [FIRST, FIRST + EVERY, FIRST + 2 * EVERY, FIRST + 3 * EVERY]
@@ -70,10 +71,18 @@ def test_what_was_done_before_says_nothing_about_the_time_left(capsys):
     told = HowFar(clock)
     clock.now += 20.0
     told.count_from(50)
-    told.tell(50, 100, lambda: "50 of 100")
+    told.tell(50, 100, lambda: "50 of 100", str)
     clock.now += 60.0
-    told.tell(52, 100, lambda: "52 of 100")
+    told.tell(52, 100, lambda: "52 of 100", str)
     assert lines(capsys) == ["userdp: 50 of 100", "userdp: 52 of 100, about 24 minutes left"]
+
+
+def test_a_bar_moves_once_with_its_words():
+    bar = Mock(**{"add_task.return_value": 7})
+    told = HowFar(Clock(), bar)
+    told.begin()
+    told.tell(3, 9, str, lambda: "cells")
+    bar.update.assert_called_once_with(7, completed=3, total=9, beside="cells")
 
 
 @pytest.mark.parametrize(

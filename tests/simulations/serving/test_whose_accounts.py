@@ -17,6 +17,8 @@ from simulations.flower import configuration_of
 from simulations.terminal import BAD_INPUT
 from userdp.accounting import Total
 from userdp.errors import BadInput
+from userdp.kinds import registering
+from userdp.named import module_name
 
 TOLD = r"privacy.accounts = .* never where a configuration does; leave it out"
 
@@ -132,7 +134,7 @@ def test_a_text_names_no_code_beside_the_app(tmp_path, monkeypatch, named, where
         (tmp_path / name).write_text("raise SystemExit('imported')")
     text = tomli_w.dumps(made_up(tmp_path) | named).replace("{file}", where.format(folder=tmp_path))
     assert tomllib.loads(text)
-    with pytest.raises(BadInput, match=r"\.py:[A-Za-z]+': the file is no part of userdp"):
+    with pytest.raises(BadInput, match=r"\.py:[A-Za-z]+': this code is no part of userdp"):
         configuration_of(text)
 
 
@@ -148,8 +150,41 @@ def test_a_text_names_no_code_beside_the_app(tmp_path, monkeypatch, named, where
 )
 def test_a_text_calls_nothing_of_python_itself(tmp_path, named):
     """A silo would end, or print what its people have."""
-    with pytest.raises(BadInput, match="is Python's own, and no code of a model"):
+    with pytest.raises(BadInput, match="this code is no part of userdp"):
         configuration_of(tomli_w.dumps(made_up(tmp_path) | named))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "{name}:make",
+        "{name}.inner:make",
+        "os:abort",
+        "userdp.named.{digest}:{quoted}:make",
+        "simulations.cli:app",
+        "{file}:make",
+    ],
+)
+@pytest.mark.parametrize("key", ["module", "loss", "kind", "strategy", "statistic"])
+def test_a_text_names_no_code_of_a_package_that_registers_nothing(tmp_path, monkeypatch, place, key):
+    """Whatever else is installed at a silo, also where userdp is; importing it would run it."""
+    file = tmp_path / "evil_package.py"
+    file.write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(flower, "_ROOT", tmp_path)
+    names = {"name": "evil_package", "file": file, "digest": module_name(file).split(".")[2].split(":")[0]}
+    place = place.format(**names, quoted=str(file).replace(".", "%2E"))
+    torch = {"kind": "torch", "module": "configs/own_model.py:make", "loss": "squared"}
+    named = {"problem": torch | {key: place}}
+    named = {"strategy": {"kind": place}} if key == "strategy" else named
+    named = {"problem": {"kind": "queries", "ask": [{"statistic": place}]}} if key == "statistic" else named
+    with pytest.raises(BadInput, match="this code is no part of userdp, and of no package that registers kinds"):
+        flower._with_own_code(made_up(tmp_path) | named)
+
+
+def test_packages_that_register_kinds_are_those_of_entry_points():
+    assert "strategies" in registering()
+    assert not {"os", "numpy", "torch", "userdp", "pytest"} & registering()
 
 
 @pytest.mark.parametrize("config", ["simulations/configs/demo.toml", "{folder}/run.toml"])
@@ -162,5 +197,5 @@ def test_a_deployment_names_no_code_beside_userdp(tmp_path, config, deployed, no
     (tmp_path / "run.toml").write_text(tomli_w.dumps(made_up(tmp_path)))
     changes = {"config": config.format(folder=tmp_path), "set.strategy.kind": f"{tmp_path}/evil.py:Free"}
     context = Context(1, 0, node_config, RecordDict(), changes | deployed)
-    with pytest.raises(BadInput, match=r"evil\.py:Free': the file is no part of userdp"):
+    with pytest.raises(BadInput, match=r"evil\.py:Free': this code is no part of userdp"):
         flower.run_configuration(context)

@@ -1,6 +1,7 @@
 """The first round finds the clip: rows of octaves, lengths of any scale, silent nodes, and its cost in accuracy."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -17,6 +18,7 @@ from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
 from userdp.masking.sums import MaskedSum
 from userdp.nodes.statistics import OCTAVES, median_length, octaves
+from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
 
 numbers = st.floats(-1e300, 1e300) | st.sampled_from([0.0, 5e-324, 2.0**-20, 2.0**20, math.inf, math.nan])
@@ -44,6 +46,49 @@ def test_the_median_of_lengths_of_any_scale_is_found_within_an_octave(length):
 @pytest.mark.parametrize("shares", [np.zeros(OCTAVES), -np.ones(OCTAVES), np.full(OCTAVES, 0.1)])
 def test_a_length_is_found_in_noise_too(shares):
     assert 2.0**-20 <= median_length(shares) <= 2.0**20
+
+
+def searched(counts, multiplier, seed):
+    """Return the clip that a search finds for (OCTAVES,) users in each octave; 0, and what is said, if none."""
+    scheme = strategy_of_recipe(AdaptiveClipping(find_clip=True, local_steps=1, rounds=3)).scheme
+    memory = scheme.new_memory()
+    try:
+        quiet = replace(scheme, multiplier=multiplier)
+        quiet.take(
+            0, np.ones(3), Gathered(counts, 0, 0), memory, lambda purpose: SeededNoise(np.random.default_rng(seed))
+        )
+    except RunFailed as error:
+        return memory.clip, str(error)
+    return memory.clip, ""
+
+
+@pytest.mark.parametrize(("length", "told"), [(3e6, "longer"), (1e300, "longer"), (1e-7, "shorter"), (0, "shorter")])
+def test_where_most_updates_are_outside_the_octaves_the_run_ends(length, told):
+    most = octaves(np.full((24, 1), length)).sum(axis=0) + octaves(np.ones((16, 1))).sum(axis=0)
+    clip, said = searched(most, 1e-2, 0)
+    assert clip == 0
+    assert f"most updates are {told} than" in said
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 5.0, 50.0])
+def test_where_updates_are_inside_the_octaves_no_noise_ends_a_run(multiplier):
+    """One seed in 30,000 at most; here none of 100."""
+    for seed in range(100):
+        clip, said = searched(octaves(np.full((40, 1), 2.0 ** (seed % 40 - 19.5))).sum(axis=0), multiplier, seed)
+        assert (2.0**-20 <= clip <= 2.0**20, said) == (True, "")
+
+
+def test_whether_updates_are_outside_is_told_by_the_noisy_shares_alone():
+    """Noise of 1/7 on each share lets the same users end about half of the runs; exact shares would end all of them."""
+    outside = octaves(np.full((40, 1), 1e9)).sum(axis=0)
+    ended = np.mean([bool(searched(outside, 40 / 7 / math.sqrt(2), seed)[1]) for seed in range(200)])
+    assert 0.2 < ended < 0.8
+
+
+def test_a_run_whose_clients_diverge_ends_in_its_first_round():
+    wanted = wishes(400)
+    with pytest.raises(RunFailed, match="most updates are longer than"):
+        trained(DropInAuto, clients(wanted, scale=1e9), len(wanted))
 
 
 def wishes(n=100, seed=0):

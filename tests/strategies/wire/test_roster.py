@@ -205,6 +205,77 @@ def test_a_silo_that_is_started_anew_counts_once_and_every_trouble_says_what_was
     assert max(life.asked for life in lives) <= 60 // 5
 
 
+@pytest.mark.parametrize("places", [False, True])
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("nodes", [0, 2, 3])
+def test_a_silo_that_stays_away_is_missed_where_users_come_and_go_if_it_was_declared(places, complete, nodes, caplog):
+    """Empty places cannot tell; where nobody declared how many silos there are, the log says so, and no number."""
+    grid, roster = ScriptedGrid([holds(0, 1), holds(2, 3)]), Roster(6)
+    grid.complete, roster.places, roster.nodes = complete, places, nodes
+    if nodes == 3:
+        with pytest.raises(RunFailed, match="fewer than nodes = 3 nodes said whom they hold after roster_timeout"):
+            roster.gather(grid, timeout=0.01)
+        return
+    roster.gather(grid, timeout=0.01)
+    assert ("nothing tells whether a node stayed away" in caplog.text) == (places and not complete and not nodes)
+
+
+def renewed(lives, monkeypatch, rounds=((10, 30),), **settings):
+    """Gather a roster of these lives, renew it at these moments, and return it with its grid."""
+    monkeypatch.setattr(asking_module, "time", clock := Clock())
+    grid, roster = LivingGrid(copy.deepcopy(lives), clock, [[0, 1], [2, 3, 4], [2, 3]]), Roster(5)
+    vars(roster).update(settings)
+    roster.gather(grid, 5)
+    for at in rounds:
+        clock.now = max(clock.now, at)
+        roster.renew(grid)
+    return roster, grid
+
+
+C = 2  # a silo with some of the people of the second
+RENEWED = {
+    "nothing happens": ([Life(A, 0), Life(B, 0)], (30,), (1, 2)),
+    "it left": ([Life(A, 0), Life(B, 0, 20)], (30,), (1, 2)),
+    "started anew": ([Life(A, 0), Life(B, 0, 20), Life(B, 25)], (30,), (1, 3)),
+    "while it seems to be there": ([Life(A, 0), Life(B, 0, 40), Life(B, 25)], (30,), (1, 2)),
+    "until it has left": ([Life(A, 0), Life(B, 0, 40), Life(B, 25)], (30, 50), (1, 3)),
+    "slow": ([Life(A, 0), Life(B, 0, 20), Life(B, 25, answers=(3,))], (30,), (1, 3)),
+    "fails once": ([Life(A, 0), Life(B, 0, 20), Life(B, 25, answers=(-1, 1))], (30, 60), (1, 3)),
+    "silent": ([Life(A, 0), Life(B, 0, 20), Life(B, 25, answers=(None,))], (30, 60), (1, 2)),
+    "twice": ([Life(A, 0), Life(B, 0, 20), Life(B, 25, 40), Life(B, 45)], (30, 60), (1, 4)),
+    "two newcomers": ([Life(A, 0), Life(B, 0, 20), Life(B, 25), Life(B, 25)], (30, 60), (1, 3)),
+    "other people": ([Life(A, 0), Life(B, 0, 20), Life(C, 25)], (30,), (1, 2)),
+    "people of one who stayed": ([Life(A, 0), Life(B, 0, 20), Life(A, 25)], (30,), (1, 2)),
+    "two after another": ([Life(A, 0, 20), Life(B, 0, 40), Life(B, 25)], (30, 50), (1, 3)),
+    "both": ([Life(A, 0, 20), Life(B, 0, 20), Life(B, 25), Life(A, 26)], (30,), (4, 3)),
+}
+
+
+@pytest.mark.parametrize(("lives", "rounds", "ends"), RENEWED.values(), ids=RENEWED)
+def test_a_node_started_anew_after_the_roster_answers_for_the_same_people_once_its_former_node_left(
+    lives, rounds, ends, monkeypatch
+):
+    roster, grid = renewed(lives, monkeypatch, rounds)
+    people = [[0, 1], [2, 3, 4]]
+    assert {node: list(part) for node, part in roster.assign(np.arange(5))} == dict(zip(ends, people, strict=True))
+    assert (roster.absent, roster.clipped_samples) == (0, 2)
+    assert [life.asked for life in grid.lives[:2]] == [1, 1]  # nobody is asked again whose people are known
+    assert all(life.asked <= len(life.answers) for life in grid.lives)
+
+
+@pytest.mark.parametrize("settings", [{"keys": True}, {"needs": 9}], ids=str)
+def test_where_sums_are_masked_or_it_is_of_an_older_version_a_node_started_anew_takes_nobodys_place(
+    settings, monkeypatch
+):
+    """Others' masks are for the key that left."""
+    roster, grid = renewed([Life(A, 0), Life(B, 0, 20), Life(B, 25)], monkeypatch, rounds=())
+    vars(roster).update(settings)
+    grid.clock.now = 30
+    roster.renew(grid)
+    assert [node for node, _ in roster.assign(np.arange(5))] == [1, 2]
+    assert grid.lives[2].asked == (0 if "keys" in settings else 1)
+
+
 @settings(max_examples=150)
 @given(st.data())
 def test_whatever_nodes_do_no_person_is_in_two_of_them(data):
@@ -230,6 +301,11 @@ def test_whatever_nodes_do_no_person_is_in_two_of_them(data):
         except RunFailed as error:
             assert "claims a user" in str(error) or "twice" in str(error)  # noqa: PT017
             return
+        absent = roster.absent
+        for _ in range(data.draw(st.integers(0, 2))):
+            clock.now += 10
+            roster.renew(grid)
+            assert roster.absent == absent
     parts = {node: list(part) for node, part in roster.assign(np.arange(6))}
     assert all(sorted(people[lives[node - 1].silo]) == part for node, part in parts.items())
     assert sum(map(len, parts.values())) == 6 - roster.absent

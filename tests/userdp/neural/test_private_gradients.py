@@ -108,6 +108,19 @@ def test_a_user_who_is_not_drawn_changes_nothing():
     assert torch.equal(released(held.__getitem__), released(changed.__getitem__))
 
 
+@pytest.mark.parametrize("array", [torch.from_numpy, lambda one: one], ids=["tensor", "array"])
+def test_a_loader_that_fills_one_array_for_every_user_gives_each_its_own_samples(array):
+    """Else the last user of a cohort would stand in everybody's place, and move the mean by more than one clip."""
+    held, inputs, targets = people(), np.zeros((1, COLUMNS), np.float32), np.zeros(1, np.float32)
+
+    def filled(user):
+        inputs[:], targets[:] = held[user][0][:1], held[user][1][:1]
+        return array(inputs), array(targets)
+
+    fresh = released(lambda user: (held[user][0][:1], held[user][1][:1]))
+    torch.testing.assert_close(released(filled), fresh)
+
+
 def test_a_sample_with_a_nan_counts_for_nobody():
     held = people()
     spoilt = [(torch.cat([x, nobody(0)[0]]), torch.cat([y, torch.zeros(2)])) for x, y in held]
