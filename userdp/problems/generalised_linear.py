@@ -13,7 +13,7 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
-from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import CloglogFamily, Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces
 from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
 from userdp.problems.settings import BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
@@ -137,6 +137,17 @@ class Logistic(GeneralisedLinear):
         super().__init__(LogisticFamily(), columns, feature_norm, radius, **options)
 
 
+class Cloglog(GeneralisedLinear):
+    """Complementary log-log regression, y in {0, 1}: K = ``e^(A radius)``. See `GeneralisedLinear`."""
+
+    name = "cloglog"
+    fixed_order = True
+    summary = "complementary log-log regression with ridge, for targets 0 and 1: ratios of hazards by period"
+
+    def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]) -> None:
+        super().__init__(CloglogFamily(), columns, feature_norm, radius, **options)
+
+
 class Squared(GeneralisedLinear):
     """Least squares, y in ``[low, high]``: K = 1. See `GeneralisedLinear` for arguments and guarantees."""
 
@@ -183,6 +194,12 @@ class LogisticSettings(BinaryTarget, GeneralisedLinearSettings, loss=Logistic):
     """Settings of `userdp.problems.Logistic`."""
 
     for_codes: ClassVar[str] = "one_hot_logistic"
+
+
+class CloglogSettings(BinaryTarget, GeneralisedLinearSettings, loss=Cloglog):
+    """Settings of `userdp.problems.Cloglog`."""
+
+    for_codes: ClassVar[str] = "one_hot_cloglog"
 
 
 class SquaredSettings(TargetRange, GeneralisedLinearSettings, loss=Squared):

@@ -16,7 +16,7 @@ from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems import bounds
 from userdp.problems.base import AVERAGE_SIZE, Box, Certificate, Landscape, Problem
-from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import CloglogFamily, Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange
@@ -34,7 +34,7 @@ class OneHot(SummedSamples):
         The Hessian ``phi'' e_j e_j^T + ridge I`` (j the level) is diagonal, so A1 and A4 hold for any ridge; with
         ``phi'' <= K``, ``|phi'| <= L`` over ``|s| <= radius``: A3 with ``beta = K + ridge``, A2 with
         ``G = L + ridge radius``, and ``||grad||_2 <= L + ridge sqrt(p) radius``. A computed phi' errs by at most
-        ``2^-49 L`` (scipy's sigmoid and numpy's exponential have relative errors below 2^-51), the average of m of
+        ``2^-49 L`` (scipy's sigmoid and numpy's exponential have relative errors below 2^-51, ``exprel`` below 2^-50), the average of m of
         them by ``2^-53 (m + 20) L``, the ridge by ``2^-51 G``: together within ``2^-26 G`` for m up to 2^26.
     """
 
@@ -147,6 +147,17 @@ class OneHotPoisson(OneHot):
         super().__init__(PoissonFamily(count_bound), levels, radius, ridge)
 
 
+class OneHotCloglog(OneHot):
+    """A log-hazard for each level, y in {0, 1}. See `OneHot` (K = L = ``e^radius``)."""
+
+    name = "one_hot_cloglog"
+    fixed_order = True
+    summary = "log-hazard of a binary target for each level of one categorical feature"
+
+    def __init__(self, levels: int, radius: float, *, ridge: float = 0.0) -> None:
+        super().__init__(CloglogFamily(), levels, radius, ridge)
+
+
 class OneHotSettings(LossSettings):
     """Settings of every loss on one column of categories."""
 
@@ -174,3 +185,7 @@ class OneHotSquaredSettings(TargetRange, OneHotSettings, loss=OneHotSquared):
 
 class OneHotPoissonSettings(CountBound, OneHotSettings, loss=OneHotPoisson):
     """Settings of `userdp.problems.OneHotPoisson`."""
+
+
+class OneHotCloglogSettings(BinaryTarget, OneHotSettings, loss=OneHotCloglog):
+    """Settings of `userdp.problems.OneHotCloglog`."""

@@ -15,7 +15,7 @@ from userdp.data.shape import Shape
 from userdp.problems import bounds
 from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Box, Certificate, Landscape
 from userdp.problems.bounds import INWARDS
-from userdp.problems.families import Family, LogisticFamily, SquaredFamily
+from userdp.problems.families import CloglogFamily, Family, LogisticFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
 from userdp.problems.summed_samples import SummedSamples
@@ -83,7 +83,7 @@ class SparseLinear(SummedSamples):
             convex=True,
             lipschitz=finite_or_none(slope * norm + pull),
             gradient_norm=finite_or_none(slope * norm + pull * math.sqrt(self.dimension)),
-            smoothness=curvature * norm**2 * (1 + root) / 2 + self.ridge,
+            smoothness=finite_or_none(curvature * norm**2 * (1 + root) / 2 + self.ridge),
             diagonally_dominant=dominant,
             strong_convexity=self.ridge,
             sparsity=self.sparsity if self.sparse else None,
@@ -160,6 +160,19 @@ class SparseLogistic(SparseLinear):
         super().__init__(LogisticFamily(), columns, feature_norm, sparsity, radius, ridge=ridge)
 
 
+class SparseCloglog(SparseLinear):
+    """Complementary log-log regression, y in {0, 1}: K = L = ``e^(A sqrt(s) radius)``. See `SparseLinear`."""
+
+    name = "sparse_cloglog"
+    fixed_order = True
+    summary = "complementary log-log regression on sparse samples, for targets 0 and 1"
+
+    def __init__(
+        self, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float = 0.0
+    ) -> None:
+        super().__init__(CloglogFamily(), columns, feature_norm, sparsity, radius, ridge=ridge)
+
+
 class SparseSquared(SparseLinear):
     """Least squares, y in ``[low, high]``: K = 1. See `SparseLinear`."""
 
@@ -209,6 +222,12 @@ class SparseLinearSettings(LossSettings):
 
 class SparseLogisticSettings(BinaryTarget, SparseLinearSettings, loss=SparseLogistic):
     """Settings of `userdp.problems.SparseLogistic`."""
+
+
+class SparseCloglogSettings(BinaryTarget, SparseLinearSettings, loss=SparseCloglog):
+    """Settings of `userdp.problems.SparseCloglog`."""
+
+    radius: float = Field(5.0, gt=0, description=RADIUS)
 
 
 class SparseSquaredSettings(TargetRange, SparseLinearSettings, loss=SparseSquared):
