@@ -33,6 +33,8 @@ class Family(ABC):
     """The number on which the slope of a compiled loss depends, besides score and target."""
     open_ends: ClassVar[bool] = False
     """True if no finite score predicts a mean target at an end of the range."""
+    of_rates: ClassVar[bool] = False
+    """True if the exponential of a score is a rate, which an exposure multiplies."""
     curvature: float = 1.0
     """The largest ``phi''`` over all scores, for families whose bound is the same on every domain."""
 
@@ -53,7 +55,7 @@ class Family(ABC):
         return self.curvature
 
     def curvatures(self, scores: Array) -> Array | None:
-        """Return the (N,) second derivatives ``phi''(s)``; where targets change them, their means if the model is right.
+        """Return the (N,) second derivatives ``phi''(s)``; where targets change them, their means for this score.
 
         None, the default, for a loss that gives neither.
         """
@@ -167,7 +169,7 @@ class CloglogFamily(Family):
     ``exp(e) - 1 > e + e^2 / 2 + e^3 / 6 > 1.3 e^2``. It is linear in y between.
     """
 
-    open_ends = True
+    open_ends = of_rates = True
     low, high = 0.0, 1.0
 
     def losses(self, scores: Array, targets: Floats) -> Array:
@@ -288,7 +290,7 @@ class PoissonFamily(Family):
     """``e^s - y s``, counts y in ``[0, count_bound]``, positive and finite."""
 
     kind = "poisson"
-    open_ends = True
+    open_ends = of_rates = True
 
     def __init__(self, count_bound: float) -> None:
         self.low, self.high = 0.0, positive("problem.count_bound", count_bound)

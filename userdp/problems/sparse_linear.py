@@ -33,8 +33,9 @@ class SparseLinear(SummedSamples):
 
     Formal guarantees:
         For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
-        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and ``phi'' <= K``
-        over such scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
+        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude, plus the ``farthest`` known term.
+        Write ``|phi'| <= L`` and ``phi'' <= K`` over such scores. The gradient is ``phi' a + ridge x``, the Hessian
+        ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
         A2: ``|phi' a_j + ridge x_j| <= L A + ridge radius``, and ``||grad||_2 <= L A + ridge sqrt(d) radius``;
         sparsity: without ridge, at most s entries of a sample's gradient are not zero: those of a;
@@ -58,20 +59,23 @@ class SparseLinear(SummedSamples):
         self.ridge = bounds.not_negative("problem.ridge", ridge)
         self.sparse = self.ridge == 0
         self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
-        self.certificate = self._certify()
-        seen = family.bounded(ASSUMED_SIZE)
-        slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius)
+        self._certify()
+
+    def _certify(self) -> None:
+        self.certificate = self._certified()
+        seen, moved = self.family.bounded(ASSUMED_SIZE), self.farthest
+        slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius + moved)
         self.landscape = Landscape(
-            seen.start_loss,
-            seen.curvature_bound(0.0) * self.feature_norm**2,
+            seen.start_loss + (moved * seen.slope_bound(moved) if moved else 0.0),
+            seen.curvature_bound(moved) * self.feature_norm**2,
             AVERAGE_SIZE * slope * self.feature_norm,
             pull=self.ridge * self.dimension,
-            assumed=seen is not family,
+            assumed=seen is not self.family,
         )
 
-    def _certify(self) -> Certificate:
+    def _certified(self) -> Certificate:
         norm, radius, root = self.feature_norm, self.domain.radius, math.sqrt(self.sparsity)
-        reach = norm * root * radius
+        reach = norm * root * radius + self.farthest
         slope, curvature = self.family.slope_bound(reach), self.family.curvature_bound(reach)
         pull = self.ridge * radius if self.ridge else 0.0
         needed = curvature * norm**2 * (root - 1) / 2
@@ -101,8 +105,7 @@ class SparseLinear(SummedSamples):
             factors = np.where(long, self.feature_norm * INWARDS / np.where(long, norms, 1.0), 1.0)
             data = sparse_rows.scaled_rows(kept, factors).data.astype(np.float32)
             kept = sparse_rows.sparse_rows(data, kept.indices, kept.indptr, self.columns)
-        targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
-        return bounds.rebuilt(block, kept, targets), bounds.counted(block, cut | long | clipped)
+        return self._bounded(block, kept, cut | long)
 
     def _scores(self, x: Vector, block: Block) -> Array:
         return np.asarray(block.sparse_features @ x, dtype=np.float64)
