@@ -65,7 +65,7 @@ class Numeric(SampleKind):
         self.dated.check(numbers=self.numbers, target=declared.target)
         self._term = term_of(declared)
         ranges = expanded_keys("ranges", declared.ranges or {})
-        if self._term is not None:
+        if self._term is not None and self._term.column not in self.numbers:
             del ranges[self._term.column]
         self.ranges = self._ranges(ranges)
         for column, levels in self.categorical.items():
