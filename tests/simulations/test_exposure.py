@@ -64,6 +64,19 @@ def test_an_offset_is_in_the_units_of_a_scaled_target():
     assert far - near == pytest.approx(10, rel=1e-4)
 
 
+def test_an_offset_far_from_the_middle_of_its_range_moves_no_intercept():
+    """Most offsets are near the low end, so that a mean target would be far from the level at the middle."""
+    table, rng = cohort().drop(columns="years"), np.random.default_rng(6)
+    table["log_odds"] = rng.uniform(-2, -1.5, len(table)) + 4 * (rng.random(len(table)) < 0.02)
+    score = table.log_odds + 1 + table.dose
+    table["falls"] = (rng.random(len(table)) < 1 / (1 + np.exp(-score))).astype(float)
+    declared = {"ranges": {"dose": [0, 2], "log_odds": [-2, 3]}, "offset": "log_odds"}
+    model = fitted(table, "logistic", **declared, strategy={"kind": "auto", "coefficients": 0.5})
+    found = model.coefficients()
+    for name, value in {"dose": 1.0, "sex=m": 0.0, "intercept": 1.0}.items():
+        assert abs(found.loc[name, "estimate"] - value) < 4 * found.loc[name, "standard_error"]
+
+
 def test_a_missing_exposure_sets_its_row_aside_and_no_other():
     table = cohort(20).astype({"years": object})
     table.loc[3, "years"] = None

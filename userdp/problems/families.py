@@ -169,7 +169,7 @@ class CloglogFamily(Family):
     ``exp(e) - 1 > e + e^2 / 2 + e^3 / 6 > 1.3 e^2``. It is linear in y between.
     """
 
-    open_ends = of_rates = True
+    open_ends = True
     low, high = 0.0, 1.0
 
     def losses(self, scores: Array, targets: Floats) -> Array:

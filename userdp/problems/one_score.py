@@ -21,7 +21,8 @@ class OneScore(Scored):
     """A loss phi of one linear score, from a ``family`` into whose range targets are clipped, plus a ridge term.
 
     Samples may have a known term t in declared ``terms``, clipped into them; phi is then that of the score plus t, for
-    a loss whose parameters include a ``level`` plus t less the middle of its range. Each bound covers the farthest.
+    a loss whose parameters include a ``level`` plus t less the middle of its range. Each bound covers the farthest. But
+    of rates, whose level is balanced in the end, a mean target then tells no level: there is no ``mean_range``.
     """
 
     family: Family
@@ -36,10 +37,12 @@ class OneScore(Scored):
             return super().with_terms(low, high)
         if exposed and not self.family.of_rates:
             raise BadInput(
-                f"data.exposure multiplies a rate, and problem.kind = {self.name!r} has none: use poisson or cloglog, or "
-                "declare data.offset"
+                f"data.exposure multiplies a rate, and problem.kind = {self.name!r} has none: use poisson, or declare "
+                "data.offset"
             )
         other.terms = bounds.interval("the range of data.exposure or data.offset", low, high)
+        if not self.family.of_rates:
+            other.mean_range = None
         other._certify()
         return other
 

@@ -170,9 +170,7 @@ class SparseCloglog(SparseLinear):
     fixed_order = True
     summary = "complementary log-log regression on sparse samples, for targets 0 and 1"
 
-    def __init__(
-        self, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float = 0.0
-    ) -> None:
+    def __init__(self, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float = 0.0) -> None:
         super().__init__(CloglogFamily(), columns, feature_norm, sparsity, radius, ridge=ridge)
 
 

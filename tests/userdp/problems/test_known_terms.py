@@ -12,7 +12,7 @@ from userdp.arrays.sparse_rows import dense
 from userdp.errors import BadInput
 from userdp.nodes.influence import user_curvature
 from userdp.nodes.moments import symmetric
-from userdp.problems import GeneralisedLinear, OneHot, Poisson, Quadratic, Softmax, Squared
+from userdp.problems import Cloglog, GeneralisedLinear, OneHot, Poisson, Quadratic, Softmax, Squared
 
 RANGE = (-0.5, 1.5)
 NAMES = ["poisson_ridge", "cloglog", "logistic_ridge_intercept", "squared_intercept", "sparse_squared_ridge"]
@@ -117,8 +117,15 @@ def test_losses_without_one_score_or_a_rate_or_with_other_certificates_refuse_te
     ):
         with pytest.raises(BadInput, match=r"no one score to which data\.exposure or data\.offset can add"):
             problem.with_terms(*RANGE)
-    with pytest.raises(BadInput, match=r"data\.exposure multiplies a rate, and problem\.kind = 'squared' has none"):
-        Squared(2, 1.0, 1.0, low=-1, high=1).with_terms(*RANGE, exposed=True)
+    for problem in (Squared(2, 1.0, 1.0, low=-1, high=1), Cloglog(2, 1.0, 1.0)):
+        with pytest.raises(BadInput, match=rf"data\.exposure multiplies a rate, and problem\.kind = '{problem.name}'"):
+            problem.with_terms(*RANGE, exposed=True)
+
+
+def test_with_a_term_only_balanced_rates_start_from_a_mean_target():
+    """A mean target says nothing of a level that known terms move, unless the level is balanced in the end."""
+    assert Squared(2, 3.0, 1.0, low=-1, high=1, intercept=True).with_terms(*RANGE).mean_range is None
+    assert Poisson(2, 3.0, 1.0, count_bound=5.0, intercept=True).with_terms(*RANGE).mean_range == (0, 5)
 
 
 def test_a_block_without_terms_is_refused_by_a_loss_with_them():

@@ -59,8 +59,7 @@ class Declaration(Section):
     other cell sets its sample aside. Predictions have these names."""
     exposure: str | None = None
     """Column of what a count is counted over, such as person-years, with its public [low, high] above 0 in ranges:
-    rates are per 1 of it. Its logarithm is added to the score of poisson and cloglog; a missing one sets its sample
-    aside."""
+    rates are per 1 of it. Its logarithm is added to the score of poisson; a missing one sets its sample aside."""
     offset: str | None = None
     """Instead: column to add to a linear model's score as it is, with its [low, high] in ranges; of a target with a
     target_range in that unit."""

@@ -177,9 +177,7 @@ def _terms(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Count
     return None if columns.term is None else columns.term.values(table, rows, counts)
 
 
-def read_features(
-    path: str | Path, columns: Columns
-) -> tuple[Features, NDArray[np.float32] | None, Mapping[str, int]]:
+def read_features(path: str | Path, columns: Columns) -> tuple[Features, NDArray[np.float32] | None, Mapping[str, int]]:
     """Read the features of every row of a file, in order, as `read_table` makes them; no user or target is needed.
 
     Returns a (N, k) array, or sparse rows for a list of codes; (N,) known terms of scores, None without any; and
