@@ -108,8 +108,8 @@ class Columns(Declaration):
     def shape(self) -> Shape:
         """The shape of the samples of these columns."""
         term = self.term
-        known = {} if term is None else {"terms": term.bounds, "exposed": term.exposed}
-        return Shape(**self.samples.shape, **target_shape(self), **known)
+        terms, exposed = (None, False) if term is None else (term.bounds, term.exposed)
+        return Shape(**self.samples.shape, **target_shape(self), terms=terms, exposed=exposed)
 
 
 def _plain(value: Any) -> Any:

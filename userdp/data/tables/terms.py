@@ -20,7 +20,7 @@ class Term(NamedTuple):
     range: Range
     """(low, high) in the table's units, into which cells are clipped."""
     exposed: bool
-    """Whether the term is the logarithm of the cell; else it is the cell over ``unit``."""
+    """True if the term is the logarithm of the cell, False if it is the cell over ``unit``."""
     unit: float
 
     @property
