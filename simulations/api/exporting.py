@@ -40,7 +40,8 @@ from userdp.problems.base import Problem
 from userdp.problems.bounds import INWARDS
 from userdp.problems.families import Family
 from userdp.problems.generalised_linear import Logistic, Poisson
-from userdp.problems.linear_scores import LinearScores, OneScore
+from userdp.problems.linear_scores import LinearScores
+from userdp.problems.one_score import OneScore
 from userdp.problems.softmax import Softmax
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def write_onnx(
     problem: Problem, model: Vector, columns: Columns, guarantee: Guarantee, path: Path, *, on_unknown: str = "nan"
 ) -> None:
     """Write the model (p,) of a problem on a table's columns; see `simulations.SavedModel.to_onnx`."""
+    if columns.term is not None:
+        raise BadInput(f"to_onnx: the graph has no known term of scores, as column {columns.term.column!r}; {_INSTEAD}")
     graph = _Graph()
     table = _Table(graph, columns, reference=on_unknown == "reference")
     features = table.features()

@@ -124,7 +124,7 @@ class SavedModel:
         """Return predictions, the unusable cells by column, and whether an undeclared level leaves a row without."""
         problem = self.problem
         with table_file(data, columns.inputs) as path:
-            features, unusable = read_features(path, columns)
+            features, terms, unusable = read_features(path, columns)
         rows = features.shape[0]
         lost, unusable = taken_levels(columns.samples, features, unusable, on_unknown)
         unknown = bool(lost.any())
@@ -133,7 +133,7 @@ class SavedModel:
                 "%d of %d rows hold one of these levels: %s; %s", drowned, rows, listed(self.hidden), HIDDEN_LEVELS
             )
         targets = np.zeros(rows, dtype=np.float32) if problem.has_targets else None
-        block, _ = problem.bound(Block(features, np.arange(rows + 1), targets))
+        block, _ = problem.bound(Block(features, np.arange(rows + 1), targets, terms=terms))
         found = pd.DataFrame(
             problem.predict(self.model, block), index=data.index if isinstance(data, pd.DataFrame) else None
         )

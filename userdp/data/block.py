@@ -25,12 +25,14 @@ class Block:
         targets: (N,) float32, or None for problems without a target.
         usable: (N,) mask of the samples that count; None for all. When a problem bounds a block, it marks each sample
             that it cannot use by that sample's values alone. The values of unusable samples are never read.
+        terms: (N,) float32 known terms of the samples' scores; None for none.
     """
 
     features: Features
     offsets: NDArray[np.int64]
     targets: NDArray[np.float32] | None = None
     usable: NDArray[np.bool_] | None = None
+    terms: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, np.ndarray):
@@ -46,8 +48,9 @@ class Block:
             raise BadInput("offsets must rise strictly from 0 to the number of samples: no user may be empty")
         if self.targets is not None and self.targets.shape != (self.samples,):
             raise BadInput(f"targets must be ({self.samples},), got {self.targets.shape}")
-        if self.usable is not None and self.usable.shape != (self.samples,):
-            raise BadInput(f"usable must be ({self.samples},), got {self.usable.shape}")
+        for name, values in (("usable", self.usable), ("terms", self.terms)):
+            if values is not None and values.shape != (self.samples,):
+                raise BadInput(f"{name} must be ({self.samples},), got {values.shape}")
 
     @property
     def users(self) -> int:
@@ -72,7 +75,8 @@ class Block:
     @property
     def nbytes(self) -> int:
         """The bytes of the arrays."""
-        return bytes_of(self.features) + self.offsets.nbytes + (0 if self.targets is None else self.targets.nbytes)
+        numbers = sum(each.nbytes for each in (self.targets, self.terms) if each is not None)
+        return bytes_of(self.features) + self.offsets.nbytes + numbers
 
     @property
     def dense_features(self) -> NDArray[np.generic]:
@@ -98,16 +102,18 @@ class Block:
         """Return these samples (positions, or a mask) as a block; ``offsets`` cut them into users."""
         targets = None if self.targets is None else self.targets[samples]
         usable = None if self.usable is None else self.usable[samples]
-        if isinstance(self.features, csr_array):
-            return Block(gathered_rows(self.features, samples), offsets, targets, usable)
-        return Block(self.features[samples], offsets, targets, usable)
+        terms = None if self.terms is None else self.terms[samples]
+        own = self.features
+        chosen = gathered_rows(own, samples) if isinstance(own, csr_array) else own[samples]
+        return Block(chosen, offsets, targets, usable, terms)
 
     def followed_by(self, other: "Block") -> "Block":
         """Return the users of both blocks, whose samples have the same form and no marks yet."""
         features = stacked([self.features, other.features])  # type: ignore[list-item]
-        own, others = self.targets, other.targets
-        targets = None if own is None or others is None else np.concatenate([own, others])
-        return Block(features, np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]), targets)
+        pairs = (self.targets, other.targets), (self.terms, other.terms)
+        targets, terms = (None if a is None or b is None else np.concatenate([a, b]) for a, b in pairs)
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return Block(features, offsets, targets, terms=terms)
 
     def usable_part(self) -> tuple[NDArray[np.int64], "Block | None"]:
         """Return the positions of the users with a usable sample, and all users' usable samples; None for nobody."""
@@ -139,6 +145,7 @@ class Block:
             offsets=offsets,
             targets=None if self.targets is None else self.targets[start:stop],
             usable=None if self.usable is None else self.usable[start:stop],
+            terms=None if self.terms is None else self.terms[start:stop],
         )
         return made
 

@@ -68,6 +68,8 @@ class Shape:
         tokenizer: the tokenizer, 'hf:...', whose tokens samples are made of.
         scaled_target: whether the target's numbers were scaled to ``target_range``.
         classes: K, of a target with K declared levels, which is a number 0..K - 1.
+        terms: (low, high) of a known term of each sample's score, the logarithm of an exposure or an offset.
+        exposed: whether the known term is the logarithm of an exposure.
         named: the columns that features are made of, as far as they are numbers or levels with a name.
     """
 
@@ -84,6 +86,8 @@ class Shape:
     tokenizer: str | None = None
     scaled_target: bool = False
     classes: int | None = None
+    terms: tuple[float, float] | None = None
+    exposed: bool = False
     named: tuple[Column, ...] = ()
 
     @property

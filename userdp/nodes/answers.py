@@ -78,7 +78,8 @@ def _example(problem: Problem) -> Block:
     forms: tuple[Features, ...] = (dense, dense.astype(np.int32), csr_array(dense))
     for features in forms:
         try:
-            return replace(problem.bound(Block(features, np.array([0, 1]), targets))[0], usable=None)
+            sample = Block(features, np.array([0, 1]), targets, terms=np.zeros(1, np.float32))
+            return replace(problem.bound(sample)[0], usable=None)
         except BadInput:
             continue
     raise BadInput(f"problem.kind = {problem.name!r} measures no sample of zeros, so held-out users cannot be asked")

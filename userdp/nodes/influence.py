@@ -61,13 +61,13 @@ def squared_influence(problem: Problem, x: Vector, block: Block, influence: Arra
 
 
 def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:
-    """Return the function from a piece's features (n, d) to its ``sqrt(phi'') T^T a`` (n, k)."""
+    """Return the function from features (n, d) of a piece to its ``sqrt(phi'') T^T a`` (n, k)."""
     if not isinstance(problem, GeneralisedLinear) or problem.family.curvatures(np.zeros(1)) is None:
         raise BadInput(f"problem.kind = {problem.name!r} has no curvature that follows from its scores alone")
-    family = problem.family
+    model = problem
 
-    def rows(features: Array) -> Array:
-        curvatures = family.curvatures(product(features, x))
+    def rows(features: Array, part: Block) -> Array:
+        curvatures = model.family.curvatures(model.whole_scores(product(features, x), part))
         assert curvatures is not None
         return np.asarray(np.sqrt(curvatures)[:, None] * product(features, directions))
 

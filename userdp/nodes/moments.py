@@ -27,8 +27,8 @@ from userdp.problems.linear_scores import QUIET, LinearScores
 from userdp.problems.segments import CHUNK_BYTES, float64_parts, user_averages, weighted_sums
 
 Positions = NDArray[np.intp]
-PieceRows = Callable[[Array], Array]
-"""Makes one row (n, k) a sample from a piece's features (n, d), the intercept's 1 included."""
+PieceRows = Callable[[Array, Block], Array]
+"""Makes one row (n, k) a sample from a piece's features (n, d), the intercept's 1 included, and the piece."""
 
 
 def triangle(matrices: Array) -> Rows:
@@ -83,7 +83,7 @@ def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: flo
 
 def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) -> Rows:
     """Compute (U, d (d + 1) / 2): `triangle` of each user's positive semidefinite H. Clipped to ``size`` it is w H."""
-    sums = summed_products(problem, block, lambda features: features / scales, len(scales))
+    sums = summed_products(problem, block, lambda features, _: features / scales, len(scales))
     return np.asarray(sums / block.sizes[:, None])
 
 
@@ -91,7 +91,7 @@ def summed_products(problem: Problem, block: Block, rows: PieceRows, width: int)
     """Compute (U, k (k + 1) / 2): the `triangle` of each user's sum of ``b b^T`` over rows b (N, k = ``width``)."""
     sums = np.zeros((block.users, width * (width + 1) // 2))
     for users, part, features in _with_intercept(_dense_model(problem), block):
-        made, own = rows(features), sums[users]
+        made, own = rows(features, part), sums[users]
         for members, samples in _of_equal_size(part):
             own[members] += triangle(grams(made[samples].transpose(0, 2, 1)))
     return sums
@@ -182,7 +182,7 @@ def norms_of_products(problem: Problem, block: Block, rows: PieceRows, width: in
     many = np.flatnonzero(block.sizes >= fewest)
     sums = np.zeros((len(many), width * (width + 1) // 2))
     for users, part, features in _with_intercept(model, block):
-        made, numbers = rows(features), np.arange(block.users)[users]
+        made, numbers = rows(features, part), np.arange(block.users)[users]
         for members, samples in _of_equal_size(part):
             own = made[samples]
             few = block.sizes[numbers[members]] < fewest
@@ -195,7 +195,7 @@ def norms_of_products(problem: Problem, block: Block, rows: PieceRows, width: in
 
 def _sizes(problem: Problem, block: Block, scales: Vector) -> Array:
     """Compute each user's ``||H||`` (U,)."""
-    return norms_of_products(problem, block, lambda features: features / scales, len(scales))
+    return norms_of_products(problem, block, lambda features, _: features / scales, len(scales))
 
 
 def _of_equal_size(part: Block) -> Iterator[tuple[Positions, Positions]]:

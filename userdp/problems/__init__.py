@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from userdp.arrays.types import Vector
 from userdp.lazy import lazily
 from userdp.problems.base import Box, Certificate, Problem
-from userdp.problems.generalised_linear import GeneralisedLinear, Logistic, Poisson, Squared
-from userdp.problems.one_hot import OneHot, OneHotLogistic, OneHotPoisson, OneHotSquared
+from userdp.problems.generalised_linear import Cloglog, GeneralisedLinear, Logistic, Poisson, Squared
+from userdp.problems.one_hot import OneHot, OneHotCloglog, OneHotLogistic, OneHotPoisson, OneHotSquared
 from userdp.problems.separable import Bernoulli, Huber, Linear, Quadratic
 from userdp.problems.softmax import Softmax
-from userdp.problems.sparse_linear import SparseLinear, SparseLogistic, SparseSquared
+from userdp.problems.sparse_linear import SparseCloglog, SparseLinear, SparseLogistic, SparseSquared
 
 if TYPE_CHECKING:
     from userdp.neural.problem import TorchProblem
@@ -26,12 +26,14 @@ __all__ = [
     "Bernoulli",
     "Box",
     "Certificate",
+    "Cloglog",
     "GeneralisedLinear",
     "GeneralisedLinearSettings",
     "Huber",
     "Linear",
     "Logistic",
     "OneHot",
+    "OneHotCloglog",
     "OneHotLogistic",
     "OneHotPoisson",
     "OneHotSquared",
@@ -41,6 +43,7 @@ __all__ = [
     "Quadratic",
     "ResidualFamily",
     "Softmax",
+    "SparseCloglog",
     "SparseLinear",
     "SparseLogistic",
     "SparseSquared",

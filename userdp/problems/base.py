@@ -220,6 +220,16 @@ class Problem(ABC):
             other.landscape = replace(self.landscape, start=math.inf)
         return other
 
+    def with_terms(self, low: float, high: float, *, exposed: bool = False) -> Self:
+        """Return the problem for samples with a known term of their score in [low, high], certified with it.
+
+        ``exposed``: it is the logarithm of an exposure. Raises `BadInput` for a loss that has no one score, or no rate.
+        """
+        raise BadInput(
+            f"problem.kind = {self.name!r} has no one score to which data.exposure or data.offset can add: use "
+            "squared, logistic, cloglog or poisson, or leave it out"
+        )
+
     def use_device(self, device: Device) -> None:
         """Set the device for every process that computes this problem, without looking for it yet.
 

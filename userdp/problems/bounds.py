@@ -77,6 +77,13 @@ def targets_of(block: Block) -> Floats:
     return block.targets
 
 
+def terms_of(block: Block) -> Floats:
+    """Return the block's known terms of scores; raise `BadInput` if it has none."""
+    if block.terms is None:
+        raise BadInput("samples have no known term of their score: name the column in data.exposure or data.offset")
+    return block.terms
+
+
 def set_aside(block: Block, unusable: NDArray[np.bool_]) -> Block:
     """Mark the samples ``unusable`` (N,) and set their values to zero; return ``block`` itself if there are none."""
     if not unusable.any():
@@ -89,12 +96,15 @@ def set_aside(block: Block, unusable: NDArray[np.bool_]) -> Block:
     else:
         features = np.where(unusable[:, None], block.features.dtype.type(0), block.features)
     usable = ~unusable if block.usable is None else block.usable & ~unusable
-    return Block(features, block.offsets, targets, usable)
+    terms = None if block.terms is None else np.where(unusable, np.float32(0), block.terms)
+    return Block(features, block.offsets, targets, usable, terms)
 
 
 def set_aside_not_finite(block: Block, *, targets: bool = True) -> Block:
-    """Set aside samples with a NaN or an infinity in a feature or in the target, if ``targets`` are used."""
+    """Set aside samples with a NaN or an infinity in a feature, a known term, or in the target if it is used."""
     unusable = _not_finite_features(block)
+    if block.terms is not None:
+        unusable = unusable | ~np.isfinite(block.terms)
     return set_aside(block, unusable | ~np.isfinite(targets_of(block)) if targets else unusable)
 
 
@@ -161,17 +171,21 @@ def scale_features(block: Block, norm: float) -> tuple[Floats, NDArray[np.bool_]
 
 def clip_targets(block: Block, low: float, high: float) -> tuple[Floats, NDArray[np.bool_]]:
     """Clip finite targets into ``[low, high]``; return the same as `clip_features`. Raises `BadInput` if absent."""
-    targets = targets_of(block)
-    lowest, highest = _inside(low, high, targets.dtype)
-    changed = np.asarray((targets < lowest) | (targets > highest))
-    return (np.clip(targets, lowest, highest) if changed.any() else targets), changed
+    return clip_numbers(targets_of(block), low, high)
+
+
+def clip_numbers(numbers: Floats, low: float, high: float) -> tuple[Floats, NDArray[np.bool_]]:
+    """Clip (N,) finite numbers into ``[low, high]``; return the same as `clip_features`."""
+    lowest, highest = _inside(low, high, numbers.dtype)
+    changed = np.asarray((numbers < lowest) | (numbers > highest))
+    return (np.clip(numbers, lowest, highest) if changed.any() else numbers), changed
 
 
 def rebuilt(block: Block, features: Features, targets: Floats | None) -> Block:
     """Return ``block`` with these arrays; ``block`` itself if it already holds them."""
     if features is block.features and targets is block.targets:
         return block
-    return Block(features, block.offsets, targets, block.usable)
+    return Block(features, block.offsets, targets, block.usable, block.terms)
 
 
 def _inside(low: float, high: float, kind: np.dtype[np.floating]) -> tuple[np.floating, np.floating]:

@@ -10,11 +10,14 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
 import numpy as np
-from scipy.special import expit, logit, xlogy
+from scipy.special import expit, exprel, logit, xlogy
 
 from userdp.arrays.types import Array
 from userdp.data.federation import RegressionModel
 from userdp.problems.bounds import Floats, interval, positive
+
+_CERTAIN, _LARGEST_SCORE = 30.0, 6.0  # e beyond which an event is certain to 1e-13; log of e where curvature is zero
+_EVEN = math.log(math.log(2.0))  # The score of an even chance by the complementary log-log
 
 
 class Family(ABC):
@@ -30,6 +33,8 @@ class Family(ABC):
     """The number on which the slope of a compiled loss depends, besides score and target."""
     open_ends: ClassVar[bool] = False
     """True if no finite score predicts a mean target at an end of the range."""
+    of_rates: ClassVar[bool] = False
+    """True if the exponential of a score is a rate, which an exposure multiplies."""
     curvature: float = 1.0
     """The largest ``phi''`` over all scores, for families whose bound is the same on every domain."""
 
@@ -50,7 +55,10 @@ class Family(ABC):
         return self.curvature
 
     def curvatures(self, scores: Array) -> Array | None:
-        """Return the (N,) second derivatives ``phi''(s)``; None, the default, for a loss whose targets change them."""
+        """Return the (N,) second derivatives ``phi''(s)``; where targets change them, their means for this score.
+
+        None, the default, for a loss that gives neither.
+        """
         return None
 
     @property
@@ -149,6 +157,74 @@ class LogisticFamily(Family):
         return model.scale * model.parameter if known and model.scale is not None else None
 
 
+class CloglogFamily(Family):
+    """``-y log(1 - exp(-e)) + (1 - y) e`` with ``e = exp(s)``: y in {0, 1}, or a probability between.
+
+    In a model of hazards by period, ``exp`` of a coefficient is the ratio of hazards in continuous time (Prentice,
+    Gloeckler, Biometrics 34, 1978).
+
+    *Formal guarantees.* *Claim.* The loss is convex, and ``phi'' <= exp(reach)``. *Why.* ``phi'' = e`` for y = 0. With
+    ``u = e / (exp(e) - 1)``, in (0, 1], it is ``u (u + e - 1)`` for y = 1: not negative, as
+    ``u >= exp(-e) >= 1 - e``, and at most ``u e = e^2 / (exp(e) - 1) < 1``, as
+    ``exp(e) - 1 > e + e^2 / 2 + e^3 / 6 > 1.3 e^2``. It is linear in y between.
+    """
+
+    open_ends = True
+    low, high = 0.0, 1.0
+
+    def losses(self, scores: Array, targets: Floats) -> Array:
+        happens = np.exp(scores)
+        certain = happens > _CERTAIN
+        # log(1 - exp(-e)) as s + log((1 - exp(-e)) / e), which small e do not cancel.
+        event = np.where(certain, 0.0, scores + np.log(exprel(-np.minimum(happens, _CERTAIN))))
+        return _survived(targets, happens) - targets * event
+
+    def slopes(self, scores: Array, targets: Floats) -> Array:
+        """Return ``e`` without an event, ``-e / (exp(e) - 1)`` with one."""
+        happens = np.exp(scores)
+        return _survived(targets, happens) - targets / exprel(happens)
+
+    def slope_bound(self, reach: float) -> float:
+        """Return ``e^reach``, of no event at the largest score; an event has slopes of less than 1."""
+        return self.curvature_bound(reach)
+
+    def curvatures(self, scores: Array) -> Array:
+        """Return ``e^2 / (exp(e) - 1)``, the mean over targets with these hazards."""
+        happens = np.exp(np.minimum(scores, _LARGEST_SCORE))
+        return np.asarray(happens / exprel(happens))
+
+    def curvature_bound(self, reach: float) -> float:
+        """Return ``e^reach``; infinite for an infinite domain."""
+        with np.errstate(over="ignore"):
+            return float(np.exp(reach))
+
+    @property
+    def start_loss(self) -> float:
+        """The loss 1 of no event."""
+        return 1.0
+
+    def quality(self, scores: Array, targets: Floats) -> dict[str, Array]:
+        """Return accuracy and log loss (without the ridge term)."""
+        right = (scores > _EVEN) == (targets > 0.5)
+        return {"accuracy": right.astype(np.float64), "log_loss": self.losses(scores, targets)}
+
+    def predictions(self, scores: Array) -> dict[str, Array]:
+        """Return the likelier class, and the probability of an event."""
+        return {"prediction": (scores > _EVEN).astype(np.float64), "probability": -np.expm1(-np.exp(scores))}
+
+    def score_of(self, mean: float) -> float:
+        """Return ``log(-log(1 - mean))``."""
+        return math.log(-math.log1p(-mean))
+
+    def curvature_at(self, mean: float) -> float:
+        """Return the mean curvature over targets with that mean."""
+        return float(self.curvatures(np.array([self.score_of(mean)]))[0])
+
+
+def _survived(targets: Floats, happens: Array) -> Array:
+    return np.where(targets < 1, (1 - targets) * happens, 0.0)
+
+
 class ResidualFamily(Family):
     """A loss of the residual r = s - y; raises `BadInput` unless low and high are a rising pair."""
 
@@ -214,7 +290,7 @@ class PoissonFamily(Family):
     """``e^s - y s``, counts y in ``[0, count_bound]``, positive and finite."""
 
     kind = "poisson"
-    open_ends = True
+    open_ends = of_rates = True
 
     def __init__(self, count_bound: float) -> None:
         self.low, self.high = 0.0, positive("problem.count_bound", count_bound)

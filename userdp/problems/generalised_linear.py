@@ -12,9 +12,10 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
-from userdp.problems.bounds import clip_targets, counted, rebuilt, targets_of
-from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.linear_scores import QUIET, LinearScores, OneScore, Options, Pieces
+from userdp.problems.bounds import targets_of
+from userdp.problems.families import CloglogFamily, Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces
+from userdp.problems.one_score import OneScore
 from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
 from userdp.problems.settings import BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
 
@@ -41,6 +42,7 @@ class GeneralisedLinear(LinearScores, OneScore):
         ``t <= c``, and that of an intercept t = 1, so with ``q = min(A / 4, c)`` a ridge of ``K q (A - 2 q)``, or with
         an intercept of ``K (A - 2)`` if that is more, is enough: at most ``K A^2 / 8``, and necessary if K and
         such an a can occur. Exception, in the code: one parameter alone has nothing to dominate.
+        Known terms move scores by up to ``farthest``, which ``A radius`` then includes in the bounds K and L.
         ``||grad||_2 <= L ||a||_2 + ridge sqrt(p) radius``, where features have
         ``||.||_2^2 <= max_j |a_j| ||.||_1 <= c R``.
     """
@@ -50,21 +52,26 @@ class GeneralisedLinear(LinearScores, OneScore):
     ) -> None:
         super().__init__(1, columns, feature_norm, radius, **options)
         self.family, self.mean_range = family, family.mean_range if self.intercept else None
-        self.first_slope, self.first_hessian = family.slope_bound(0.0), np.array([[family.curvature_bound(0.0)]])
-        self.score_curvature = family.curvature_bound(math.inf)
-        reach = self.feature_norm * self.domain.radius
+        self.level, self.score_curvature = self.intercept, family.curvature_bound(math.inf)
+        self._certify()
+
+    def _certify(self) -> None:
+        family, moved = self.family, self.farthest
+        self.first_slope, self.first_hessian = family.slope_bound(moved), np.array([[family.curvature_bound(moved)]])
+        reach = self.feature_norm * self.domain.radius + moved
         slope, targets = family.slope_bound(reach), f" and targets in [{family.low:g}, {family.high:g}]"
         self.certificate = self._certified(slope, slope, family.curvature_bound(reach), self.first_slope, targets)
         self.landscape = self._landscape()
 
     def _landscape(self) -> Landscape:
         family, length, reach = self.family.bounded(ASSUMED_SIZE), self.length, self.feature_norm
+        moved = self.farthest
         if math.isinf(length):
             length = reach = ASSUMED_SIZE * math.sqrt(self.dimension)
         return Landscape(
-            family.start_loss,
-            family.curvature_bound(0.0) * length**2,
-            AVERAGE_SIZE * family.slope_bound(reach * self.domain.radius) * length,
+            family.start_loss + (moved * family.slope_bound(moved) if moved else 0.0),
+            family.curvature_bound(moved) * length**2,
+            AVERAGE_SIZE * family.slope_bound(reach * self.domain.radius + moved) * length,
             pull=self.ridge * self.dimension,
             assumed=family is not self.family or math.isinf(self.length),
         )
@@ -76,8 +83,7 @@ class GeneralisedLinear(LinearScores, OneScore):
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip features, scale samples into the l1 ball, clip targets into their range."""
         block, changed = self.bound_features(block)
-        targets, clipped = clip_targets(block, self.family.low, self.family.high)
-        return rebuilt(block, block.features, targets), counted(block, changed | clipped)
+        return self._bounded(block, block.features, changed)
 
     def _pieces(self, x: Vector, block: Block) -> Pieces:
         weights, offset = x[: self.columns], x[self.columns] if self.intercept else 0.0
@@ -95,7 +101,7 @@ class GeneralisedLinear(LinearScores, OneScore):
     @QUIET
     def rough_user_gradients(self, x: Vector, block: Block) -> Array:
         """See `Problem.rough_user_gradients`: in float32, in half the time; users that overflow in float64."""
-        if block.dense_features.dtype != np.float32:
+        if block.dense_features.dtype != np.float32 or self.terms is not None:
             return self.user_gradients(x, block)
         rows, finite = rough_gradients(self.family, x, self.ridge * x, block)
         if not finite.all():
@@ -135,6 +141,17 @@ class Logistic(GeneralisedLinear):
 
     def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]) -> None:
         super().__init__(LogisticFamily(), columns, feature_norm, radius, **options)
+
+
+class Cloglog(GeneralisedLinear):
+    """Complementary log-log regression, y in {0, 1}: K = ``e^(A radius)``. See `GeneralisedLinear`."""
+
+    name = "cloglog"
+    fixed_order = True
+    summary = "complementary log-log regression with ridge, for targets 0 and 1: ratios of hazards by period"
+
+    def __init__(self, columns: int, feature_norm: float, radius: float, **options: Unpack[Options]) -> None:
+        super().__init__(CloglogFamily(), columns, feature_norm, radius, **options)
 
 
 class Squared(GeneralisedLinear):
@@ -183,6 +200,12 @@ class LogisticSettings(BinaryTarget, GeneralisedLinearSettings, loss=Logistic):
     """Settings of `userdp.problems.Logistic`."""
 
     for_codes: ClassVar[str] = "one_hot_logistic"
+
+
+class CloglogSettings(BinaryTarget, GeneralisedLinearSettings, loss=Cloglog):
+    """Settings of `userdp.problems.Cloglog`."""
+
+    for_codes: ClassVar[str] = "one_hot_cloglog"
 
 
 class SquaredSettings(TargetRange, GeneralisedLinearSettings, loss=Squared):

@@ -13,8 +13,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems import bounds
-from userdp.problems.base import NEXT_TO_NOTHING, Box, Certificate, Problem
-from userdp.problems.families import Family
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.segments import clip_factors, float64_parts, user_averages, weighted_sums
 
 Pieces = Iterator[tuple[slice, Block, Array, Array]]
@@ -294,33 +293,6 @@ class LinearScores(Scored):
             if self.ridge:
                 sums[users] += np.add.reduceat(factors, part.offsets[:-1])[:, None] * pull
         return sums
-
-
-class OneScore(Scored):
-    """A loss phi of one linear score, from a ``family`` into whose range targets are clipped, plus a ridge term."""
-
-    family: Family
-
-    def _slopes(self, scores: Array, block: Block) -> Array:
-        return self.family.slopes(scores, bounds.targets_of(block))
-
-    def _losses(self, scores: Array, block: Block) -> Array:
-        return self.family.losses(scores, bounds.targets_of(block))
-
-    def _quality(self, scores: Array, block: Block) -> dict[str, Array]:
-        return self.family.quality(scores, bounds.targets_of(block))
-
-    def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
-        """See `Problem.constant_metrics`: the `metrics` of the score that predicts this mean for every sample."""
-        value, family = float(mean[0]), self.family
-        if family.open_ends:
-            least = NEXT_TO_NOTHING * (family.high - family.low)
-            value = min(max(value, family.low + least), family.high - least)
-        return self._metrics_of(np.full(block.samples, family.score_of(value)), block, 0.0)
-
-    @QUIET
-    def predict(self, x: Vector, block: Block) -> dict[str, Array]:
-        return self.family.predictions(self._scores(x, block))
 
 
 def averaged(sums: Array, ridge: float, models: Array, block: Block) -> Array:

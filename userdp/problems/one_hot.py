@@ -16,7 +16,7 @@ from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems import bounds
 from userdp.problems.base import AVERAGE_SIZE, Box, Certificate, Landscape, Problem
-from userdp.problems.families import Family, LogisticFamily, PoissonFamily, SquaredFamily
+from userdp.problems.families import CloglogFamily, Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, CountBound, LossSettings, TargetRange
@@ -32,10 +32,11 @@ class OneHot(SummedSamples):
 
     Formal guarantees:
         The Hessian ``phi'' e_j e_j^T + ridge I`` (j the level) is diagonal, so A1 and A4 hold for any ridge; with
-        ``phi'' <= K``, ``|phi'| <= L`` over ``|s| <= radius``: A3 with ``beta = K + ridge``, A2 with
-        ``G = L + ridge radius``, and ``||grad||_2 <= L + ridge sqrt(p) radius``. A computed phi' errs by at most
-        ``2^-49 L`` (scipy's sigmoid and numpy's exponential have relative errors below 2^-51), the average of m of
-        them by ``2^-53 (m + 20) L``, the ridge by ``2^-51 G``: together within ``2^-26 G`` for m up to 2^26.
+        ``phi'' <= K``, ``|phi'| <= L`` over ``|s| <= radius``, and as far as known terms move s: A3 with
+        ``beta = K + ridge``, A2 with ``G = L + ridge radius``, and ``||grad||_2 <= L + ridge sqrt(p) radius``. A
+        computed phi' errs by at most ``2^-49 L`` (scipy's functions and numpy's exponential have relative errors below
+        2^-50), the average of m of them by ``2^-53 (m + 20) L``, the ridge by ``2^-51 G``: together within ``2^-26 G``
+        for m up to 2^26.
     """
 
     columns = 1
@@ -45,7 +46,12 @@ class OneHot(SummedSamples):
         self.dimension = bounds.count("problem.levels", levels)
         self.ridge = bounds.not_negative("problem.ridge", ridge)
         self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
-        slope, curvature = family.slope_bound(radius), family.curvature_bound(radius)
+        self.level = True
+        self._certify()
+
+    def _certify(self) -> None:
+        family, radius, moved = self.family, self.domain.radius, self.farthest
+        slope, curvature = family.slope_bound(radius + moved), family.curvature_bound(radius + moved)
         pull = self.ridge * radius if self.ridge else 0.0
         bounded = math.isfinite(slope + pull + curvature)
         self.certificate = Certificate(
@@ -55,20 +61,22 @@ class OneHot(SummedSamples):
             smoothness=finite_or_none(curvature + self.ridge),
             diagonally_dominant=True,
             strong_convexity=self.ridge,
-            first_gradient=self.family.slope_bound(0.0),
+            first_gradient=family.slope_bound(moved),
             sparsity=None if self.ridge else 1,
             reason="" if bounded else f"there is no bound at problem.radius = {radius:g}; lower it",
         )
         self.gradient_rounding = 2.0**-26 * (slope + pull) if bounded else None
         self.landscape = Landscape(
-            family.start_loss, family.curvature_bound(0.0), AVERAGE_SIZE * slope, pull=self.ridge * self.dimension
+            family.start_loss + (moved * family.slope_bound(moved) if moved else 0.0),
+            family.curvature_bound(moved),
+            AVERAGE_SIZE * slope,
+            pull=self.ridge * self.dimension,
         )
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip targets into their range, set aside samples with codes outside 0..levels - 1."""
         block = bounds.set_aside_not_finite(bounds.coded(block, self.columns, self.dimension))
-        targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
-        return bounds.rebuilt(block, block.features, targets), bounds.counted(block, clipped)
+        return self._bounded(block, block.features, np.zeros(block.samples, dtype=bool))
 
     def _scores(self, x: Vector, block: Block) -> Array:
         return x[_codes(block)]
@@ -147,6 +155,17 @@ class OneHotPoisson(OneHot):
         super().__init__(PoissonFamily(count_bound), levels, radius, ridge)
 
 
+class OneHotCloglog(OneHot):
+    """A log-hazard for each level, y in {0, 1}. See `OneHot` (K = L = ``e^radius``)."""
+
+    name = "one_hot_cloglog"
+    fixed_order = True
+    summary = "log-hazard of a binary target for each level of one categorical feature"
+
+    def __init__(self, levels: int, radius: float, *, ridge: float = 0.0) -> None:
+        super().__init__(CloglogFamily(), levels, radius, ridge)
+
+
 class OneHotSettings(LossSettings):
     """Settings of every loss on one column of categories."""
 
@@ -174,3 +193,7 @@ class OneHotSquaredSettings(TargetRange, OneHotSettings, loss=OneHotSquared):
 
 class OneHotPoissonSettings(CountBound, OneHotSettings, loss=OneHotPoisson):
     """Settings of `userdp.problems.OneHotPoisson`."""
+
+
+class OneHotCloglogSettings(BinaryTarget, OneHotSettings, loss=OneHotCloglog):
+    """Settings of `userdp.problems.OneHotCloglog`."""

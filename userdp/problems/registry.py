@@ -15,11 +15,14 @@ PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
         "squared": "userdp.problems.generalised_linear:SquaredSettings",
         "softmax": "userdp.problems.softmax:SoftmaxSettings",
         "poisson": "userdp.problems.generalised_linear:PoissonSettings",
+        "cloglog": "userdp.problems.generalised_linear:CloglogSettings",
         "one_hot_logistic": "userdp.problems.one_hot:OneHotLogisticSettings",
         "one_hot_squared": "userdp.problems.one_hot:OneHotSquaredSettings",
         "one_hot_poisson": "userdp.problems.one_hot:OneHotPoissonSettings",
+        "one_hot_cloglog": "userdp.problems.one_hot:OneHotCloglogSettings",
         "sparse_logistic": "userdp.problems.sparse_linear:SparseLogisticSettings",
         "sparse_squared": "userdp.problems.sparse_linear:SparseSquaredSettings",
+        "sparse_cloglog": "userdp.problems.sparse_linear:SparseCloglogSettings",
         "torch": "userdp.neural.settings:TorchSettings",
     },
     "userdp.problems",
@@ -33,6 +36,7 @@ PROBLEMS: Kinds[type[ProblemSettings]] = Kinds(
 _COMMON_NAMES = {
     "squared": "linearregression regression leastsquares ols ridge mse meansquarederror gaussian continuous numeric",
     "logistic": "logisticregression logit binary binaryclassification classification classifier binomial",
+    "cloglog": "complementaryloglog hazard discretehazard",
     "softmax": "multiclass multiclassclassification multinomial multinomiallogistic categorical",
     "poisson": "poissonregression count counts countregression",
 }

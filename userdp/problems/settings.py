@@ -60,6 +60,8 @@ class ProblemSettings(Section):
             )
         self._check_classes(shape.classes, self.most_classes)
         problem = self._make(shape, seed)
+        if shape.terms is not None:
+            problem = problem.with_terms(*shape.terms, exposed=shape.exposed)
         if problem.has_targets and not shape.has_target:
             raise BadInput(f"problem.kind = {self.kind!r} predicts a target, and the data have none: set data.target")
         if self.dimension is not None and self.dimension != problem.dimension:

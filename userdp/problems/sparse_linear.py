@@ -15,7 +15,7 @@ from userdp.data.shape import Shape
 from userdp.problems import bounds
 from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Box, Certificate, Landscape
 from userdp.problems.bounds import INWARDS
-from userdp.problems.families import Family, LogisticFamily, SquaredFamily
+from userdp.problems.families import CloglogFamily, Family, LogisticFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
 from userdp.problems.settings import RADIUS, RIDGE, BinaryTarget, LossSettings, TargetRange
 from userdp.problems.summed_samples import SummedSamples
@@ -33,8 +33,9 @@ class SparseLinear(SummedSamples):
 
     Formal guarantees:
         For every sample within the bounds and every x in the domain, as ``||x_S||_2 <= sqrt(s) radius`` over the
-        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude. Write ``|phi'| <= L`` and ``phi'' <= K``
-        over such scores. The gradient is ``phi' a + ridge x``, the Hessian ``phi'' a a^T + ridge I``, so
+        support S of a, the score is at most ``A sqrt(s) radius`` in magnitude, plus the ``farthest`` known term.
+        Write ``|phi'| <= L`` and ``phi'' <= K`` over such scores. The gradient is ``phi' a + ridge x``, the Hessian
+        ``phi'' a a^T + ridge I``, so
         A1 holds, with strong convexity ``ridge``;
         A2: ``|phi' a_j + ridge x_j| <= L A + ridge radius``, and ``||grad||_2 <= L A + ridge sqrt(d) radius``;
         sparsity: without ridge, at most s entries of a sample's gradient are not zero: those of a;
@@ -58,20 +59,23 @@ class SparseLinear(SummedSamples):
         self.ridge = bounds.not_negative("problem.ridge", ridge)
         self.sparse = self.ridge == 0
         self.domain = Box(np.zeros(self.dimension), bounds.positive("problem.radius", radius, infinite=True))
-        self.certificate = self._certify()
-        seen = family.bounded(ASSUMED_SIZE)
-        slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius)
+        self._certify()
+
+    def _certify(self) -> None:
+        self.certificate = self._certified()
+        seen, moved = self.family.bounded(ASSUMED_SIZE), self.farthest
+        slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius + moved)
         self.landscape = Landscape(
-            seen.start_loss,
-            seen.curvature_bound(0.0) * self.feature_norm**2,
+            seen.start_loss + (moved * seen.slope_bound(moved) if moved else 0.0),
+            seen.curvature_bound(moved) * self.feature_norm**2,
             AVERAGE_SIZE * slope * self.feature_norm,
             pull=self.ridge * self.dimension,
-            assumed=seen is not family,
+            assumed=seen is not self.family,
         )
 
-    def _certify(self) -> Certificate:
+    def _certified(self) -> Certificate:
         norm, radius, root = self.feature_norm, self.domain.radius, math.sqrt(self.sparsity)
-        reach = norm * root * radius
+        reach = norm * root * radius + self.farthest
         slope, curvature = self.family.slope_bound(reach), self.family.curvature_bound(reach)
         pull = self.ridge * radius if self.ridge else 0.0
         needed = curvature * norm**2 * (root - 1) / 2
@@ -83,7 +87,7 @@ class SparseLinear(SummedSamples):
             convex=True,
             lipschitz=finite_or_none(slope * norm + pull),
             gradient_norm=finite_or_none(slope * norm + pull * math.sqrt(self.dimension)),
-            smoothness=curvature * norm**2 * (1 + root) / 2 + self.ridge,
+            smoothness=finite_or_none(curvature * norm**2 * (1 + root) / 2 + self.ridge),
             diagonally_dominant=dominant,
             strong_convexity=self.ridge,
             sparsity=self.sparsity if self.sparse else None,
@@ -101,8 +105,7 @@ class SparseLinear(SummedSamples):
             factors = np.where(long, self.feature_norm * INWARDS / np.where(long, norms, 1.0), 1.0)
             data = sparse_rows.scaled_rows(kept, factors).data.astype(np.float32)
             kept = sparse_rows.sparse_rows(data, kept.indices, kept.indptr, self.columns)
-        targets, clipped = bounds.clip_targets(block, self.family.low, self.family.high)
-        return bounds.rebuilt(block, kept, targets), bounds.counted(block, cut | long | clipped)
+        return self._bounded(block, kept, cut | long)
 
     def _scores(self, x: Vector, block: Block) -> Array:
         return np.asarray(block.sparse_features @ x, dtype=np.float64)
@@ -160,6 +163,17 @@ class SparseLogistic(SparseLinear):
         super().__init__(LogisticFamily(), columns, feature_norm, sparsity, radius, ridge=ridge)
 
 
+class SparseCloglog(SparseLinear):
+    """Complementary log-log regression, y in {0, 1}: K = L = ``e^(A sqrt(s) radius)``. See `SparseLinear`."""
+
+    name = "sparse_cloglog"
+    fixed_order = True
+    summary = "complementary log-log regression on sparse samples, for targets 0 and 1"
+
+    def __init__(self, columns: int, feature_norm: float, sparsity: int, radius: float, *, ridge: float = 0.0) -> None:
+        super().__init__(CloglogFamily(), columns, feature_norm, sparsity, radius, ridge=ridge)
+
+
 class SparseSquared(SparseLinear):
     """Least squares, y in ``[low, high]``: K = 1. See `SparseLinear`."""
 
@@ -209,6 +223,12 @@ class SparseLinearSettings(LossSettings):
 
 class SparseLogisticSettings(BinaryTarget, SparseLinearSettings, loss=SparseLogistic):
     """Settings of `userdp.problems.SparseLogistic`."""
+
+
+class SparseCloglogSettings(BinaryTarget, SparseLinearSettings, loss=SparseCloglog):
+    """Settings of `userdp.problems.SparseCloglog`."""
+
+    radius: float = Field(5.0, gt=0, description=RADIUS)
 
 
 class SparseSquaredSettings(TargetRange, SparseLinearSettings, loss=SparseSquared):

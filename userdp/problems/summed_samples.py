@@ -8,7 +8,8 @@ from userdp.arrays.sparse_rows import AnyRows, dense
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.problems.bounds import positive
-from userdp.problems.linear_scores import QUIET, OneScore
+from userdp.problems.linear_scores import QUIET
+from userdp.problems.one_score import OneScore
 
 
 class SummedSamples(OneScore):

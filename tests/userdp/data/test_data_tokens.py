@@ -130,7 +130,7 @@ def test_rows_of_texts_are_read_for_predictions(place, tmp_path):
     form = SequenceColumns(window=4, text="text", tokenizer=place)
     read(tmp_path, MOODS, sequence=form, **LABELLED)
     columns = Columns(user="who", sequence=form, target="mood", target_levels=["glad", "sad"])
-    features, unusable = read_features(tmp_path / "table.parquet", columns)
+    features, _, unusable = read_features(tmp_path / "table.parquet", columns)
     assert features.shape == (5, 4)
     assert unusable == {"text": 2}
 

@@ -20,6 +20,7 @@ SETTINGS = {
     "huber": {"shape": NO_TARGET, "threshold": 0.7},
     "bernoulli": {"shape": NO_TARGET},
     "logistic": {"shape": BINARY},
+    "cloglog": {"shape": BINARY, "radius": 1.0},
     "squared": {"ridge": 3.0},
     "poisson": {"shape": BINARY, "count_bound": 3.0, "radius": 1.0},
     "softmax": {"shape": Shape(3, has_target=True, bound=1.0, feature_norm=3.0, classes=3)},

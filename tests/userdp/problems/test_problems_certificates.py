@@ -473,10 +473,12 @@ def test_which_problems_are_certified():
         "one_hot_logistic_ridge",
         "one_hot_squared",
         "one_hot_poisson",
+        "one_hot_cloglog",
+        "cloglog_ridge",
     }
     expected = {f"{name}-d1" for name in d1} | {f"{name}-d4" for name in d1 - {"logistic"}}
     expected |= {"softmax-d1"}
-    expected |= {"sparse_logistic-d1", "sparse_squared-d1", "sparse_squared_ridge-d1"}
+    expected |= {"sparse_logistic-d1", "sparse_squared-d1", "sparse_squared_ridge-d1", "sparse_cloglog-d1"}
     assert set(CERTIFIED) == expected
     for name in set(CASES) - expected:
         with pytest.raises(MissingAssumption):

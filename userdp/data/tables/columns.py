@@ -14,6 +14,7 @@ from userdp.data.tables.declared import Range, checked_range, did_you_mean
 from userdp.data.tables.numeric import Numeric
 from userdp.data.tables.sample_kinds import Images, LabelledTexts, SampleKind, Steps
 from userdp.data.tables.targets import check_target, target_shape
+from userdp.data.tables.terms import Term, term_of
 from userdp.errors import BadInput
 from userdp.settings import TWO_NUMBERS, shown
 
@@ -41,6 +42,10 @@ class Columns(Declaration):
         if (self.split_column is None) != (self.split_test is None):
             raise BadInput("split_test is the cell of split_column of users who are held out; give both or neither")
         names = [self.user, *self.samples.columns, *self._beside, *self.samples.made]
+        if self.term is not None:
+            names.append(self.term.column)
+            if self.samples.windows is not None:
+                raise BadInput("exposure and offset have no meaning for a sequence: leave them out")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadInput(f"column {twice[0]!r} is declared twice; user, target and features must all differ")
         self.samples.check(self.text)
@@ -48,10 +53,10 @@ class Columns(Declaration):
     @cached_property
     def samples(self) -> SampleKind:
         """The kind of samples, made of these declarations."""
-        kind = self._kind
+        kind, others = self._kind, _DESCRIBING - ({"ranges"} if self.term is not None else set())
         for name in Declaration.model_fields:
             value = getattr(self, name)
-            if name in _DESCRIBING - kind.keys and value not in (None, [], {}):
+            if name in others - kind.keys and value not in (None, [], {}):
                 told = f"{name} = {list(value) if isinstance(value, dict) else shown(value)}"
                 raise BadInput(f"{told} has no meaning for {kind.told}: leave it out{_HINTS.get(name, '')}")
         return kind(self)
@@ -66,8 +71,13 @@ class Columns(Declaration):
 
     @property
     def inputs(self) -> list[str]:
-        """The columns that features are made of."""
-        return list(self.samples.inputs)
+        """The columns that features and known terms are made of."""
+        return list(dict.fromkeys([*self.samples.inputs, *([] if self.term is None else [self.term.column])]))
+
+    @cached_property
+    def term(self) -> Term | None:
+        """The declared known term of samples' scores."""
+        return term_of(self)
 
     @property
     def names(self) -> list[str]:
@@ -88,15 +98,18 @@ class Columns(Declaration):
 
     @property
     def all_ranges(self) -> dict[str, Range]:
-        """The declared range of each numeric feature and of the target."""
+        """The declared range of each numeric feature, of the known term and of the target."""
+        ranges = {**self.samples.ranges, **({} if self.term is None else {self.term.column: self.term.range})}
         if self.target_range is None:
-            return dict(self.samples.ranges)
-        return {**self.samples.ranges, str(self.target): checked_range("target_range", self.target_range)}
+            return ranges
+        return {**ranges, str(self.target): checked_range("target_range", self.target_range)}
 
     @property
     def shape(self) -> Shape:
         """The shape of the samples of these columns."""
-        return Shape(**self.samples.shape, **target_shape(self))
+        term = self.term
+        terms, exposed = (None, False) if term is None else (term.bounds, term.exposed)
+        return Shape(**self.samples.shape, **target_shape(self), terms=terms, exposed=exposed)
 
 
 def _plain(value: Any) -> Any:

@@ -57,6 +57,12 @@ class Declaration(Section):
     target_levels: list[Cell] | None = None
     """The classes of the target, such as ['low', 'high'] or [0, 1, 2], for softmax and classes of torch modules; any
     other cell sets its sample aside. Predictions have these names."""
+    exposure: str | None = None
+    """Column of what a count is counted over, such as person-years, with its public [low, high] above 0 in ranges:
+    rates are per 1 of it. Its logarithm is added to the score of poisson; a missing one sets its sample aside."""
+    offset: str | None = None
+    """Instead: column to add to a linear model's score as it is, with its [low, high] in ranges; of a target with a
+    target_range in that unit."""
     codes: str | list[str] | None = None
     """Instead of features: one categorical column, for one-hot problems; or a list of them, with levels for problems
     that take codes, or with buckets, hashed, for sparse problems."""

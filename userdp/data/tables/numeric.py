@@ -27,6 +27,7 @@ from userdp.data.tables.declared import (
     scaled,
 )
 from userdp.data.tables.sample_kinds import SampleKind
+from userdp.data.tables.terms import term_of
 from userdp.data.tables.unusable import NO_RESULT, Counts
 from userdp.errors import BadInput
 
@@ -62,7 +63,11 @@ class Numeric(SampleKind):
             [column for made in self.derive.values() if made.of_dates for column in made.of],
         )
         self.dated.check(numbers=self.numbers, target=declared.target)
-        self.ranges = self._ranges(expanded_keys("ranges", declared.ranges or {}))
+        self._term = term_of(declared)
+        ranges = expanded_keys("ranges", declared.ranges or {})
+        if self._term is not None and self._term.column not in self.numbers:
+            del ranges[self._term.column]
+        self.ranges = self._ranges(ranges)
         for column, levels in self.categorical.items():
             checked_levels(f"categorical.{column}", levels)
         self.columns = [*self.numbers, *self.dated.listed, *self.categorical]
@@ -283,6 +288,8 @@ class Numeric(SampleKind):
         offset = np.zeros(len(kept))
         if intercept:
             offset[-1] = (lowest + highest) / 2.0
+            if self._term is not None:  # a model's intercept is that at the middle of the known terms
+                offset[-1] -= size * sum(self._term.bounds) / 2
         names, spans = [*features, "intercept"], np.append(spans, 0.0)
         units = [*(self._unit(place, references) for place in range(len(features))), "at 0 of all numbers"]
         return CoefficientMap(

@@ -34,7 +34,7 @@ _SECONDS_A_LINE = 30.0
 
 def outgrows(path: Path, columns: Columns, memory: int) -> bool:
     """Return whether a Parquet file's samples, one a row, take more than ``memory`` MiB and can be read in batches."""
-    if path.suffix.lower() != ".parquet" or not columns.samples.batched:
+    if path.suffix.lower() != ".parquet" or not columns.samples.batched or columns.term is not None:
         return False
     try:
         rows = int(pq.read_metadata(path).num_rows)

@@ -152,7 +152,8 @@ def table_of(
         federation: Federation = stored_federation(source, columns, table.count, samples, offsets, counts)
     else:
         made = columns.samples.features(table, samples, counts) if windows is None else windows.features(samples)
-        federation = ColumnarFederation(Block(made, offsets, targets_of(table, columns, samples, counts)))
+        targets, terms = targets_of(table, columns, samples, counts), _terms(table, columns, samples, counts)
+        federation = ColumnarFederation(Block(made, offsets, targets, terms=terms))
     eligible = int(np.count_nonzero(sizes >= min_samples))
     spelt = doubtful_ids(labels, columns.user)
     report = LoadReport(
@@ -172,16 +173,21 @@ def table_of(
     return Table(federation, labels[chosen], list(columns.samples.names), report, held_out)
 
 
-def read_features(path: str | Path, columns: Columns) -> tuple[Features, Mapping[str, int]]:
+def _terms(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32] | None:
+    return None if columns.term is None else columns.term.values(table, rows, counts)
+
+
+def read_features(path: str | Path, columns: Columns) -> tuple[Features, NDArray[np.float32] | None, Mapping[str, int]]:
     """Read the features of every row of a file, in order, as `read_table` makes them; no user or target is needed.
 
-    Returns a (N, k) array, or sparse rows for a list of codes; and column -> its cells that no loss could use. Raises
-    `BadInput` for a file or column that cannot be used, or features that are not made row by row.
+    Returns a (N, k) array, or sparse rows for a list of codes; (N,) known terms of scores, None without any; and
+    column -> its cells that no loss could use. Raises `BadInput` for a file or column that cannot be used, or features
+    that are not made row by row.
     """
     table = read_columns(Path(path), columns, columns.inputs)
-    counts = Counts()
-    made = columns.samples.features(table, np.arange(table.count), counts)
-    return made, {column: cells for column, cells in counts.unusable.items() if cells}
+    counts, rows = Counts(), np.arange(table.count)
+    made, terms = columns.samples.features(table, rows, counts), _terms(table, columns, rows, counts)
+    return made, terms, {column: cells for column, cells in counts.unusable.items() if cells}
 
 
 def owners_of(users: Texts, column: str) -> tuple[NDArray[np.object_], NDArray[np.int64]]:

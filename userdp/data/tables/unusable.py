@@ -145,7 +145,8 @@ def doubts(columns: "Columns", counts: Counts, samples: int) -> Iterator[str]:
         lost = max(counts.unusable[column], counts.unknown_levels[column])
         if kind is None and _LOST * lost > counts.steps.get(column, samples):
             role = _role(columns, column)
-            remedy = "" if column == columns.target else "; impute declares what a missing one counts as"
+            known = column in (columns.target, columns.exposure, columns.offset)
+            remedy = "" if known else "; impute declares what a missing one counts as"
             yield (
                 f"more than a tenth of the cells of {role} {column!r} are missing, or not as declared: check their "
                 f"form and spelling{remedy}"
@@ -164,6 +165,8 @@ def clipped_end(ends: tuple[float, float] | None, bounds: tuple[float, float]) -
 
 
 def _role(declared: "Declaration", column: str) -> str:
+    if column in (declared.exposure, declared.offset):
+        return "the exposure" if column == declared.exposure else "the offset"
     return "the target" if column == declared.target else "the feature"
 
 
