@@ -58,14 +58,15 @@ class Streams:
 
     Args:
         secure: whether the operating system draws the noise; else it is SIMULATED, from the seed.
-        once: whether copies are refused, by a fork, too: they would draw the same noise, and spend the budget again.
+        once: whether copies are refused, by a fork, too, as those of ``secure`` noise always are: they would draw the
+            same noise, and spend the budget again.
         source: makes the simulated source of (seed, round, purpose), for audits and tests; seeded noise if None.
     """
 
     def __init__(
         self, *, secure: bool, once: bool = False, source: Callable[[int, int, int], NoiseSource] | None = None
     ) -> None:
-        self.secure, self._once, self._process = secure, once, os.getpid()
+        self.secure, self._once, self._process = secure, once or secure, os.getpid()
         self._source = source or (lambda seed, index, purpose: SeededNoise(stream(seed, "noise", index, purpose)))
         self._opened: set[tuple[int, int, int]] = set()
         self._before: set[tuple[int, int]] = set()  # of the run that this one resumes

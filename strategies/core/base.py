@@ -75,8 +75,7 @@ class UserLevelStrategy(Strategy):
         self.original, self.wire = problem, wire
         given = Given(about.name, about.adversary, problem, public, privacy, self.seed, self.wire)
         left, before, after = divided(recipe, given, preparation, compare=compare_with_initial)
-        secure = left.noise == "secure"
-        self.privacy, self.streams = left, Streams(secure=secure, once=secure or self._drawn)
+        self.privacy, self.streams = left, Streams(secure=left.noise == "secure", once=self._drawn)
         everybody = public.users + held_out
         others = everybody if held_out or before or after else None
         self._own = SchemeRounds(recipe, replace(given, privacy=left), before, drawn=self._drawn, others=others)
@@ -159,7 +158,7 @@ class UserLevelStrategy(Strategy):
             part.ledger.charge(self._request.users)
         if server_round == self.state.lost:
             return []
-        if self.privacy.noise == "secure":  # users are computed one by one
+        if self.privacy.noise == "secure":
             self._request = replace(self._request, computation=replace(self._request.computation, separate=True))
         request = self._request = with_keys(self._request, self._roster, self.privacy, self.state.x)
         return self.wire.messages(MessageType.TRAIN, server_round, arrays, config, self._roster, request)
@@ -171,10 +170,10 @@ class UserLevelStrategy(Strategy):
         if self._request is None:
             return None, None
         read = partial(self.wire.read, sent=self.state.x)
-        missing = 1.0 if server_round == self.state.lost else self.recipe.max_missing
+        lost = server_round == self.state.lost
+        missing = 1.0 if lost else self.recipe.max_missing
         gathered = gather(self._request, self._roster, replies, self.problem.dimension, missing, read)
-        if server_round == self.state.lost:
-            gathered = replace(gathered, skipped=True)
+        gathered = replace(gathered, skipped=lost)
         self._follow(server_round, gathered if self.about.hears_silence else gathered.uncounted())
         return self.wire.record(self.state.x), counts(gathered.missing, gathered.non_finite)
 
@@ -188,15 +187,13 @@ class UserLevelStrategy(Strategy):
         # noise, or requires identities. Nodes check again: see `strategies.wire.protocol.answer_message`.
         simulated = self.privacy.noise == "seeded" and not self.require_identities
         trusted = self.about.server_trusted and self.privacy.trust == "server" and self.wire.asks_more
-        asked = request.computation
-        lengths = asked.lengths and simulated and trusted
-        asked = replace(asked, lengths=lengths, coordinates=self._own.coordinates)
+        lengths = request.computation.lengths and simulated and trusted
+        asked = replace(request.computation, lengths=lengths, coordinates=self._own.coordinates)
         noise_seed = self.noise_seed if self.privacy.noise == "seeded" and not self._drawn else None
         return replace(request, computation=seeded(asked, index, self.seed, noise_seed))
 
     def _follow(self, server_round: int, gathered: Gathered) -> None:
-        part, index = self.program.place(server_round)
-        state = self.state
+        (part, index), state = self.program.place(server_round), self.state
         with np.errstate(over="ignore", invalid="ignore"):  # see `RunState.take`
             step = part.take(index, state.x, state.constant, gathered, self.noise_of(part.name, index))
             if part.ledger is not None:

@@ -113,8 +113,7 @@ class PrivateResult(Result):
     ) -> RoundRecord:
         """Add a round: the model released after it, the counts of its replies, and the rest of its record."""
         self.arrays = arrays
-        counts: dict[str, Any] = dict(metrics or {})
-        missing, non_finite = (int(counts.get(name, 0)) for name in _COUNTS)
+        missing, non_finite = (int(dict[str, Any](metrics or {}).get(name, 0)) for name in _COUNTS)
         measured = self.evaluate(evaluate, server_round)
         record = RoundRecord(server_round, seconds, missing, non_finite, spent, facts, measured)
         self.rounds.append(record)
@@ -144,9 +143,8 @@ class PrivateResult(Result):
     def save(self, folder: Path) -> None:
         """Write what was released into ``model.npz``, each array by its name, the guarantee, and a query's answers."""
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(
-            folder / "model.npz", allow_pickle=False, **{name: array.numpy() for name, array in self.arrays.items()}
-        )
+        arrays = {name: array.numpy() for name, array in self.arrays.items()}
+        np.savez(folder / "model.npz", allow_pickle=False, **arrays)
         (folder / "guarantee.json").write_text(json.dumps(self.guarantee.as_dict(), indent=2), encoding="utf-8")
         if answers := self.report.get("answers"):
             (folder / ANSWERS).write_text(answers_text(answers), encoding="utf-8")
