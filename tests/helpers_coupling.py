@@ -78,7 +78,7 @@ def taped(tape: Tape) -> Iterator[None]:
         found = values(masked, total)
         return tape.note(Draw("gaussian", found, masked.deviation, Cost(), found)).copy()
 
-    def begun(streams: Streams, *, secure: bool, source: Any = None) -> None:
+    def begun(streams: Streams, *, secure: bool, once: bool = False, source: Any = None) -> None:
         begin(streams, secure=False, source=tape.source)
 
     def keyed(key: MaskKey, made: bytes | None = None, *counts: int) -> None:

@@ -35,9 +35,9 @@ PAIR = ["city", "often"]
 SUMS += [{"statistic": "sum", "of": "age", "bound": 120.0}, {"statistic": "shares", "of": "city"}]
 SUMS += [{"statistic": "counts", "of": PAIR}, {"statistic": "group_means", "of": "visits", "by": PAIR}]
 SUMS += [one | {"per": "sample"} for one in SUMS]
+SUMS += [{"statistic": "survival", "time": "age", "event": "city", "event_level": "Rome", "at": [0, 30, 50, 100]}]
 FILTERED = [one | {"where": FILTER} for one in SUMS]
 SUMS += [one for one in FILTERED if one["statistic"] in ("count", "mean", "sum")]
-SUMS += [{"statistic": "survival", "time": "age", "event": "city", "event_level": "Rome", "at": [0, 30, 50, 100]}]
 QUANTILES = [{"statistic": "quantiles", "of": "age", "bins": [0, 20, 30, 100]}]
 
 

@@ -77,8 +77,7 @@ class EngineSection(Section):
     """Device of torch modules: cuda is an NVIDIA GPU, auto takes one if the computing process finds one. The processor
     by default, so that a seed gives the same numbers on every machine."""
     gpus_per_actor: float = Field(0.0, ge=0, le=1)
-    """Share of a GPU that Ray reserves for each actor: with 0.25 four actors share each. With 0 it reserves none, and
-    actors share the first GPU that they see. Unused by local."""
+    """Share of a GPU that Ray reserves for each actor. With 0 all share the first one they see. Unused by local."""
     address: str | None = Field(None, description="Address of a running Ray cluster; a private one by default.")
     timeout: float = Field(3600.0, gt=0, description="Seconds of a round before unanswered users count as missing.")
     roster_timeout: float = Field(60.0, gt=0, description="Seconds to wait until every user has a node.")

@@ -93,8 +93,9 @@ class Keyring:
         """
         try:
             found = [] if self._keys is None else sorted(self._keys.iterdir())
-        except OSError as error:  # a volume that is away: no key was taken out of it
-            log.warning("%s yet: %s", "no key is registered or taken back", error)
+        except OSError as fault:  # a volume that is away: no key was taken out of it
+            what, error = "no key is registered or taken back", type(fault).__name__
+            log.warning("%s yet: %s", what, error)
             return False
         paths = {path.stem: path for path in found if path.suffix == ".pub"}
         for name in [name for name in self._known if name not in paths]:

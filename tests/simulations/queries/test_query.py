@@ -159,8 +159,8 @@ def test_describe_takes_a_frame_and_has_a_default(raw):
         ({"ask": [{"statistic": "mean", "of": "height", "wieght": 2}]}, "unknown key wieght; did you mean weight"),
         ({"ask": [{"statistic": "mean", "of": "hight"}]}, "did you mean 'height'"),
         (
-            {"ask": [{"statistic": "count", "where": {"team": "rad"}}]},
-            "where.team = 'rad': there is no such level; did",
+            {"ask": [{"statistic": "count", "where": {"team": "redd"}}]},
+            "where.team = 'redd': there is no such level; did",
         ),
         ({"privacy": {"epsilon": 1.0, "delta": 0.0}}, "privacy.delta = 0"),
         ({"privacy": {"epsilon": 1.0, "delta": 1e-6, "relation": "none"}}, "relation"),

@@ -162,7 +162,7 @@ def test_what_a_user_says_of_its_usable_samples_lies_in_an_interval_of_width_one
     rows, asked = computed("filled", odd)
     shares = np.array([np.mean(odd.part(user, user + 1).usable) for user in range(FEW)])
     np.testing.assert_allclose(rows[:, 0] + 0.5, ((shares > 0) + shares) / 2, rtol=1e-15)
-    assert np.abs(rows).max() <= 0.5
+    assert np.linalg.norm(rows, axis=1).max() <= 0.5 * (1 + 1e-15)
     assert Computation(asked.name, "sum", 0.5).sensitivity("replace_one") == 1.0
 
 

@@ -265,8 +265,9 @@ def test_users_in_no_group_add_nothing():
 
 def test_a_node_is_told_the_groups_of_its_own_users_and_no_others(monkeypatch):
     method = method_for("sample", Quadratic(2, 5.0, 5.0))
-    method._roster.gather(local_grid(method.problem, federation_of(np.ones((10, 2)), sizes=SIZES), 2), 1.0)
-    messages = list(method.configure_train(1, model_record(np.zeros(2)), None, None))
+    grid = local_grid(method.problem, federation_of(np.ones((10, 2)), sizes=SIZES), 2)
+    method._roster.gather(grid, 1.0)
+    messages = list(method.configure_train(1, model_record(np.zeros(2)), None, grid))
     groups = method._request.computation.partition.groups
     told = [Reader().request(message) for message in messages]
     assert [users.tolist() for users, _ in told] == [[0, 1], [2, 3]]
