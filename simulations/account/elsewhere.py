@@ -82,6 +82,8 @@ def _flowers(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of Flower's accountant in the form of `exported`; the accountant itself checks it."""
     from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod  # noqa: PLC0415
 
+    if "entries" in state:
+        raise ValueError("entries and compositions: give a file of each")
     given = state["config"]
     relation, sampling = NeighboringRelation(given["neighboring_relation"]), SamplingMethod(given["sampling_method"])
     config = PrivacyConfig(given["target_delta"], given["population_size"], relation, sampling, given["max_epsilon"])

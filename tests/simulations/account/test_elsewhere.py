@@ -181,6 +181,7 @@ WITHOUT_A_PRICE = [
     STATE | {"config": STATE["config"] | {"neighboring_relation": "replace-one"}},
     STATE | {"compositions": [{"event": RELEASED | {"noise_multiplier": math.nan}, "count": 1}]},
     STATE | {"compositions": [{"event": RELEASED, "count": -1}]},
+    STATE | of(GAUSSIAN),  # two lists, of which either would be forgotten
 ]
 
 
