@@ -222,7 +222,7 @@ class CloglogFamily(Family):
 
 
 def _survived(targets: Floats, happens: Array) -> Array:
-    left = 1 - targets.astype(happens.dtype)  # what is left to 1 has no place in float32
+    left = 1 - targets.astype(happens.dtype)  # may be no float32
     return np.where(left > 0, left * happens, 0.0)
 
 

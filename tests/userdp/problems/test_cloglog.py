@@ -73,7 +73,7 @@ def test_a_ratio_of_hazards_in_continuous_time_is_a_difference_of_scores():
 
 @pytest.mark.parametrize("radius", [0.5, 3.0])
 def test_a_gradient_of_any_target_errs_by_no_more_than_its_bound_on_rounding(radius):
-    """Of targets that are float32, and of which what is left to 1 is none."""
+    """Targets are float32 numbers, and 1 less such a number may be none."""
     problem, values = OneHotCloglog(1, radius), np.array([2.0**-25, 3 * 2.0**-25, 0.1, 0.4999, 0.7], dtype=np.float32)
     block = problem.bound(Block(np.zeros((len(values), 1), np.int32), np.arange(len(values) + 1), values))[0]
     for score in (-radius, 0.0, radius):
