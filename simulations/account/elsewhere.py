@@ -82,6 +82,8 @@ def _flowers(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of Flower's accountant in the form of `exported`; the accountant itself checks it."""
     from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod  # noqa: PLC0415
 
+    if "entries" in state:
+        raise ValueError("entries and compositions: give a file of each")
     given = state["config"]
     relation, sampling = NeighboringRelation(given["neighboring_relation"]), SamplingMethod(given["sampling_method"])
     config = PrivacyConfig(given["target_delta"], given["population_size"], relation, sampling, given["max_epsilon"])
@@ -106,7 +108,10 @@ def _event(values: Any) -> Any:
     kind = getattr(dp_event, str(values["class_name"]), None)
     if not (isinstance(kind, type) and issubclass(kind, dp_event.DpEvent)):
         raise ValueError(f"there is no event {values['class_name']!r}")  # noqa: TRY004
-    return kind(**{name: _event(one) for name, one in values.items() if name not in ("class_name", "module_name")})
+    given = {name: _event(one) for name, one in values.items() if name not in ("class_name", "module_name")}
+    if broken := [name for name in _WHOLE & given.keys() if not isinstance(given[name], int)]:
+        raise ValueError(f"{broken[0]} = {given[broken[0]]!r} is no whole number")
+    return kind(**given)
 
 
 def _number(value: Any) -> float:
@@ -121,8 +126,6 @@ def _leaves(event: Any, relation: Relation, count: int = 1) -> Iterator[tuple[An
         for one in event.events:
             yield from _leaves(one, relation, count)
     elif isinstance(event, dp_event.SelfComposedDpEvent):
-        if not isinstance(event.count, int):
-            raise ValueError(f"count = {event.count!r}")  # noqa: TRY004
         yield from _leaves(event.event, relation, count * event.count)
     elif isinstance(event, dp_event.SampledWithoutReplacementDpEvent) and relation == "replace_one":
         yield from _leaves(event.event, relation, count)
@@ -133,6 +136,8 @@ def _leaves(event: Any, relation: Relation, count: int = 1) -> Iterator[tuple[An
 def _pure(event: Any, relation: Relation) -> float | None:
     """Return epsilon of a pure mechanism that dp-accounting has under this relation; None for anything else."""
     if isinstance(event, dp_event.RandomizedResponseDpEvent) and relation == "replace_one":
+        if event.noise_parameter > 1:  # its epsilon would be negative, and lower the others'
+            raise ValueError(f"noise_parameter = {event.noise_parameter} is no probability")
         return math.log1p(event.num_buckets * (1 / event.noise_parameter - 1))
     if isinstance(event, dp_event.LaplaceDpEvent) and relation == "add_or_remove":
         return float(1 / event.noise_multiplier)
@@ -141,6 +146,7 @@ def _pure(event: Any, relation: Relation) -> float | None:
     return None
 
 
+_WHOLE = {"count", "num_buckets", "sensitivity", "dataset_size", "truncated_batch_size"}
 _RELATIONS = {name: own for own, name in RELATIONS.items()}
 _UNFIT = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _MISFITS = (*_UNFIT, UnsupportedEventError)

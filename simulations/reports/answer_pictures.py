@@ -6,10 +6,11 @@ from typing import Any
 
 from simulations.reports.answers import Answers
 from simulations.reports.pictures import Picture
-from simulations.reports.plots import BLUE, GREEN, INK, LEGEND, ORANGE, RED, drawing, svg
+from simulations.reports.plots import BLUE, GREEN, INK, LEGEND, ORANGE, RED, drawing, plain, svg
 
 _BARS = ("histogram", "counts", "shares")  # statistics drawn as bars
 _POINTS = ("mean", "group_means", "effect")
+_SHARE = "share of users"  # the unit of a curve's points
 _BAR = "A line reaches over the interval of 95 %."
 _BAND = "Share of people without the event by then; the band is the interval of 95 % at each time."
 
@@ -42,14 +43,14 @@ def _curves(title: str, answers: Answers) -> str:
     """Draw the share of people without an event by time, a curve with its band for each group."""
     curves: dict[str, list[tuple[float, ...]]] = {}
     for one in answers:
-        group, at, time = one["level"].rpartition("at ")
-        if at and one["estimate"] is not None:
+        group, _, time = one["level"].rpartition("at ")
+        if one["unit"] == _SHARE and one["estimate"] is not None:
             curves.setdefault(group[:-2], []).append((float(time), *(one[key] for key in ("estimate", "low", "high"))))
-    unit = next(one["unit"] for one in answers if "median" in one["level"])
+    unit = next(one["unit"] for one in answers if one["unit"] != _SHARE)  # of the median, the first that is none
     with drawing(unit, "share without the event") as (figure, axes):
         for (group, points), colour in zip(curves.items(), cycle((BLUE, ORANGE, GREEN, RED)), strict=False):
             times, values, low, high = zip(*points, strict=True)
-            axes.plot(times, values, color=colour, label=group, marker="o", markersize=3)
+            axes.plot(times, values, color=colour, label=plain(group), marker="o", markersize=3)
             axes.fill_between(times, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.set_ylim(0, 1)
         if len(curves) > 1:
@@ -58,7 +59,7 @@ def _curves(title: str, answers: Answers) -> str:
 
 
 def _chart(title: str, statistic: str, answers: Answers) -> str:
-    labels = [str(one["level"] or one["column"]) for one in answers]
+    labels = [plain(str(one["level"] or one["column"])) for one in answers]
     places, values = range(len(labels)), [float(one["estimate"]) for one in answers]
     low, high = ([float(one[end]) for one in answers] for end in ("low", "high"))
     with drawing(str(answers[0]["unit"]), "", height=0.9 + 0.3 * len(labels)) as (figure, axes):

@@ -41,6 +41,11 @@ LEVELS = {INITIAL: (RED, "--"), CONSTANT: (ORANGE, "-."), NON_PRIVATE: (GREEN, "
 LOG_FROM = 20.0  # ratio of the largest to the smallest value at which an axis becomes logarithmic
 
 
+def plain(text: str) -> str:
+    """Return a text that Matplotlib draws as it is: what stands between two dollar signs is a formula to it."""
+    return text.replace("$", r"\$")
+
+
 @contextmanager
 def drawing(x: str, y: str, height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
     """Provide an empty chart of a page's width in the style of reports, with labelled axes; height in inches."""
@@ -48,7 +53,7 @@ def drawing(x: str, y: str, height: float = 3.0) -> Iterator[tuple[Figure, Axes]
         figure = Figure(figsize=(4.6, height), layout="constrained")
         axes = figure.add_subplot()
         axes.grid(visible=True)
-        axes.set(xlabel=x, ylabel=y)
+        axes.set(xlabel=plain(x), ylabel=plain(y))
         yield figure, axes
 
 

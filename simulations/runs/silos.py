@@ -136,8 +136,8 @@ def _write(config: RunConfig, folder: Path, block: Block, users: NDArray[np.int6
     made_for = SIMULATION if config.data.simulated else PEOPLE
     arrays = {"features": block.dense_features, "offsets": block.offsets, "users": users, "labels": labels}
     arrays |= {"made_for": np.array(made_for), "declarations": np.array(digest(config))}
-    if block.targets is not None:
-        arrays["targets"] = block.targets
+    beside = {"targets": block.targets, "terms": block.terms}
+    arrays |= {name: values for name, values in beside.items() if values is not None}
     with writing(str(folder / FILE)):
         private_folder(folder)
         if made_for == PEOPLE:
@@ -150,9 +150,9 @@ def _read(path: Path) -> tuple[Block, NDArray[np.int64], list[str], tuple[str, s
     try:
         with np.load(path, allow_pickle=False) as stored:
             features, offsets, users, labels = (stored[name] for name in _ARRAYS)
-            targets = stored.get("targets")
+            targets, terms = stored.get("targets"), stored.get("terms")
             made = tuple(str(stored[name]) if name in stored else None for name in _MADE)
-        block, names = Block(features, offsets, targets), [str(label) for label in labels]
+        block, names = Block(features, offsets, targets, terms=terms), [str(label) for label in labels]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise BadInput(f"{path} is not the file of a silo ({type(error).__name__}); {_AGAIN}") from None
     made_for, declarations = made

@@ -75,11 +75,11 @@ def _cut(block: Block, level: float) -> Block:
     """Clip features and targets to ``+-level``; integer codes, which have no size, stay."""
     targets = None if block.targets is None else np.clip(block.targets, -level, level)
     if np.issubdtype(block.features.dtype, np.integer):
-        return Block(block.features, block.offsets, targets)
+        return Block(block.features, block.offsets, targets, terms=block.terms)
     features = block.features.copy()
     values = features.data if isinstance(features, csr_array) else features
     np.clip(values, -level, level, out=values)
-    return Block(features, block.offsets, targets)
+    return Block(features, block.offsets, targets, terms=block.terms)
 
 
 SAMPLE_SUM = RowFunction(truncated_sample_sum, sums_samples=True)

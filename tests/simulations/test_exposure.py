@@ -5,13 +5,21 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from helpers_silos import rehearsed
 
 from simulations import train
+from simulations.config.run_config import parse_config
+from simulations.runs.build import build_problem, load_datasets
+from simulations.runs.silos import silo_node, split
+from userdp.data import ColumnarFederation
 from userdp.data.tables.tabular import read_table
 from userdp.errors import BadInput
+from userdp.nodes.computations import Computation
+from userdp.nodes.node import Node
 
 TRUTH = {"dose": 0.4, "sex=m": -0.5, "intercept": -1.0}
 FORM = {"user": "patient", "features": ["dose"], "categorical": {"sex": ["f", "m"]}, "target": "falls"}
+SILOS = {"a": np.arange(3), "b": np.arange(3, 6)}
 RANGES = {"dose": [0, 2], "years": [0.25, 8]}
 
 
@@ -132,3 +140,21 @@ def test_codes_take_an_exposure_too():
     women, men = model.predict(table.assign(years=1.0)).prediction.groupby(table.sex).first()
     assert men / women == pytest.approx(math.exp(TRUTH["sex=m"]), rel=0.15)
     assert women == pytest.approx(math.exp(TRUTH["intercept"]) * (math.exp(0.8) - 1) / 0.8, rel=0.15)
+
+
+def test_the_folder_of_a_silo_holds_its_exposures(tmp_path):
+    table = cohort(6)
+    table.loc[3, "years"] = np.nan
+    table.to_csv(tmp_path / "table.csv", index=False)
+    data = {**FORM, "kind": "table", "path": str(tmp_path / "table.csv"), "ranges": RANGES, "exposure": "years"}
+    data |= {"users": 6, "test_fraction": 0.0}
+    problem, private = {"kind": "poisson", "count_bound": 60.0}, {"epsilon": 2.0, "delta": 1e-3}
+    config = parse_config({"name": "silos", "data": data, "problem": problem, "privacy": private})
+    split(config, [tmp_path / "a", tmp_path / "b"])
+    rehearsed([tmp_path / "a", tmp_path / "b"])
+    made = build_problem(config)
+    x, asked = np.full(made.dimension, 0.1), Computation(reduce="rows", separate=True)
+    rows = [silo_node(config, made, tmp_path / name).compute(x, users, asked).values for name, users in SILOS.items()]
+    block = made.bound(load_datasets(config).users.block(np.arange(6)))[0]
+    whole = Node(made, ColumnarFederation(block), np.arange(6)).compute(x, np.arange(6), asked).values
+    np.testing.assert_array_equal(np.concatenate(rows), whole)

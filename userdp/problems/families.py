@@ -222,7 +222,8 @@ class CloglogFamily(Family):
 
 
 def _survived(targets: Floats, happens: Array) -> Array:
-    return np.where(targets < 1, (1 - targets) * happens, 0.0)
+    left = 1 - targets.astype(happens.dtype)  # may be no float32
+    return np.where(left > 0, left * happens, 0.0)
 
 
 class ResidualFamily(Family):

@@ -73,7 +73,8 @@ class TableQuery(SharesProblem):
         lacking = replace(shape, named=tuple(replace(column, complete=False) for column in shape.named))
         self._filtered = Facts(lacking, most, users_known=relation == "replace_one")
         cells = np.zeros((1, shape.columns), dtype=np.float32)
-        cells[:, [column.places[0] for column in shape.named if column.range is not None]] = np.nan
+        numbers = [column for column in shape.named if column.range is not None]
+        cells[:, [column.places[0] for column in numbers]] = np.nan
         self._blank = Block(cells, np.array([0, 1]))
         self.asked: list[Statistic] = sorted(asked, key=lambda one: one.chooses)
         for one in self.asked:
@@ -83,7 +84,8 @@ class TableQuery(SharesProblem):
         if not any(self.widths):
             raise BadInput("the query asks for nothing but the number of users, which is public: ask something else")
         super().__init__(self.sums + 3 * sum(len(one.at) for one in self.quantiles), shape.columns)
-        self._low = min((column.least for column in shape.named), default=-1.0)
+        self._least = np.full(shape.columns, -1.0, dtype=np.float32)
+        self._least[[column.places[0] for column in numbers]] = [column.least for column in numbers]
 
     @property
     def quantiles(self) -> list[Quantiles]:
@@ -111,7 +113,7 @@ class TableQuery(SharesProblem):
         """See `Problem.bound`: clip cells into their ranges. A cell that is no number stays NaN, and adds nothing."""
         bounds.check_columns(block, self.columns)
         cells = block.dense_features
-        inside = np.clip(np.where(np.isinf(cells), np.nan, cells), np.float32(self._low), np.float32(1.0))
+        inside = np.clip(np.where(np.isinf(cells), np.nan, cells), self._least, np.float32(1.0))
         changed = np.any((inside != cells) & ~np.isnan(cells), axis=1)
         return Block(inside, block.offsets, None, block.usable), int(np.count_nonzero(changed))
 

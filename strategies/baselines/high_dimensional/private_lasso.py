@@ -111,6 +111,8 @@ class PrivateLasso(Recipe, VertexRoundsOptions):
 def _check_problem(problem: Problem) -> None:
     """Refuse all but plain least squares. Raises `BadInput`: another loss, or one with a ridge or an intercept."""
     if isinstance(problem, GeneralisedLinear) and isinstance(problem.family, SquaredFamily):
+        if problem.terms is not None:
+            raise BadInput("private_lasso computes no known term of scores: leave out data.offset, or use auto")
         if not problem.ridge and not problem.intercept:
             return
         raise BadInput(

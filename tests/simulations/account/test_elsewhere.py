@@ -181,6 +181,7 @@ WITHOUT_A_PRICE = [
     STATE | {"config": STATE["config"] | {"neighboring_relation": "replace-one"}},
     STATE | {"compositions": [{"event": RELEASED | {"noise_multiplier": math.nan}, "count": 1}]},
     STATE | {"compositions": [{"event": RELEASED, "count": -1}]},
+    STATE | of(GAUSSIAN),  # two lists, of which either would be forgotten
 ]
 
 
@@ -188,6 +189,29 @@ WITHOUT_A_PRICE = [
 def test_what_has_no_price_is_one_sentence(values):
     with pytest.raises(BadInput):
         price(values, "add_or_remove")
+
+
+RESPONSE = one("RandomizedResponse", noise_parameter=0.5, num_buckets=2)
+TRUNCATED = one("TruncatedSubsampledGaussian", sampling_probability=0.1, noise_multiplier=1.0)
+CHEAPENED = [
+    (RESPONSE, RESPONSE | {"noise_parameter": 1.2}),  # a negative epsilon beside a positive one
+    (RESPONSE | {"num_buckets": 1e-9},),
+    (TRUNCATED | {"dataset_size": 1000, "truncated_batch_size": 1e-9},),
+]
+
+
+@pytest.mark.parametrize("events", CHEAPENED)
+def test_no_number_that_an_event_cannot_have_lowers_the_price_of_any(events):
+    values = of(RESPONSE, "REPLACE_ONE", target_delta=1e-6)
+    assert price(values, "replace_one").epsilon > 1
+    with pytest.raises(BadInput, match=r"no whole number|no probability"):
+        price(values | {"entries": [{"events": [*events]}]}, "replace_one")
+
+
+def test_a_sensitivity_below_one_does_not_lower_the_price():
+    event = one("DiscreteLaplace", noise_parameter=0.5, sensitivity=1e-9)
+    with pytest.raises(BadInput, match="no whole number"):
+        price(of(event), "add_or_remove")
 
 
 def test_it_counts_each_time_beyond_the_total_too_and_nothing_fits_any_more(tmp_path):

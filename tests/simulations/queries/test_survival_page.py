@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from simulations import query
+from simulations.reports.answer_pictures import answer_pictures
 from simulations.reports.answers import show_answers
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -127,3 +128,18 @@ def test_a_curve_that_drowns_at_once_is_drawn_up_to_there(tmp_path):
     assert repr(found).count("drowned in noise") >= 3
     assert any(line.startswith("survival of sick: noise hides it") for line in found.plan.warnings)
     assert found.page.count("<svg") == 1
+
+
+@pytest.mark.parametrize("group", ["cat food", "median age", r"$1_$ to $2\frac$"])
+def test_no_name_of_a_group_breaks_a_report(group):
+    """Words of other answers, or what a drawing library takes for a formula."""
+    common = {"column": "cost", "low": 0.1, "high": 0.9, "where": None}
+    curve = [
+        common | {"statistic": "survival", "level": f"{group}, {level}", "estimate": 0.5, "unit": unit}
+        for level, unit in (("at 0", "share of users"), ("at 30", "share of users"), ("median up to 30", "days"))
+    ]
+    bars = [common | {"statistic": "counts", "level": group, "estimate": 0.5, "unit": "users"}]
+    others = [one | {"level": one["level"].replace(group, "old")} for one in curve]
+    pictures = answer_pictures([*curve, *others, *bars])
+    assert [f">{group}</text>" in one.chart for one in pictures] == [True, True]
+    assert ">days</text>" in pictures[0].chart

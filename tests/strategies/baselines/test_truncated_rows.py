@@ -1,6 +1,7 @@
 """Truncated data: what is large is cut, whatever it is, before gradients are taken."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,3 +43,14 @@ def test_every_coordinate_is_held_to_its_bound_whatever_the_loss(name, samples):
     rows, non_finite = rows_of(Wild(2), np.zeros(2), federation_of(data).block(np.arange(2)), asked)
     assert non_finite == 0
     np.testing.assert_allclose(np.abs(rows[0]), [0.75 * samples, 0.0])
+
+
+@pytest.mark.parametrize("name", ["truncated_data_gradient", "truncated_data_sum"])
+def test_known_terms_stay_with_data_that_are_cut(name):
+    features, targets, _ = normal_data(6)
+    problem, w = PROBLEM.with_terms(-1.0, 1.0), np.array([0.2, -0.1, 0.4])
+    block = replace(block_of(features, targets, [2, 2, 2]), terms=np.linspace(-1, 1, 6).astype(np.float32))
+    asked = Computation(name, parameters={"level": 1e6, "bound": 1e6})
+    times = 2 if name == "truncated_data_sum" else 1
+    expected = times * problem.user_gradients(w, problem.bound(block)[0])
+    np.testing.assert_allclose(rows_of(problem, w, block, asked)[0], expected, rtol=1e-9)

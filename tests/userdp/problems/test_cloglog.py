@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from userdp.arrays.sparse_rows import dense
+from userdp.data import Block
 from userdp.problems.families import CloglogFamily
+from userdp.problems.one_hot import OneHotCloglog
 
 FAMILY = CloglogFamily()
 SCORES = np.linspace(-12, 3.3, 20001)
@@ -66,3 +69,15 @@ def test_a_ratio_of_hazards_in_continuous_time_is_a_difference_of_scores():
         one, two = (FAMILY.score_of(1 - math.exp(-each * width)) for each in (rate, 2 * rate))
         assert two - one == pytest.approx(math.log(2))
     assert FAMILY.score_of(float(FAMILY.predictions(np.array([-1.3]))["probability"][0])) == pytest.approx(-1.3)
+
+
+@pytest.mark.parametrize("radius", [0.5, 3.0])
+def test_a_gradient_of_any_target_errs_by_no_more_than_its_bound_on_rounding(radius):
+    """Targets are float32 numbers, and 1 less such a number may be none."""
+    problem, values = OneHotCloglog(1, radius), np.array([2.0**-25, 3 * 2.0**-25, 0.1, 0.4999, 0.7], dtype=np.float32)
+    block = problem.bound(Block(np.zeros((len(values), 1), np.int32), np.arange(len(values) + 1), values))[0]
+    for score in (-radius, 0.0, radius):
+        found = dense(problem.user_gradients(np.array([score]), block))[:, 0]
+        happens, wanted = math.exp(score), values.astype(np.float64)
+        exact = (1 - wanted) * happens - wanted * happens / math.expm1(happens)
+        assert np.abs(found - exact).max() <= problem.gradient_rounding

@@ -235,6 +235,19 @@ def test_a_filter_reaches_quantiles():
         np.testing.assert_allclose(ranks.sum(axis=0), expected)
 
 
+def test_cells_are_clipped_into_the_range_of_their_own_column():
+    """Beside a column of levels, or one whose low end is -1, a column's low end may be 0."""
+    named = (replace(SHAPE.named[0], least=0.0), *SHAPE.named[1:])
+    asked = [one for one in SUMS if one.get("of") == "age" and "where" not in one]
+    section = {"kind": "table", "ask": asked, "relation": "replace_one", "max_samples": 3}
+    problem = TableSettings.model_validate(section).build(replace(SHAPE, named=named), 0)
+    cells = [-1.0, -0.5, 0.0, 0.5, 1.0]
+    rows = shares(problem, people([[(cell, 0.0, 0)] for cell in cells] + [[(cell, 0.0, 0)] * 3 for cell in cells]))
+    assert rows.min() >= 0
+    assert np.linalg.norm(rows, axis=1).max() <= 1.0
+    np.testing.assert_array_equal(rows[[0, 1, 5, 6]], rows[[2, 2, 7, 7]])
+
+
 def test_pairs_of_levels_are_cells():
     problem = query([{"statistic": "counts", "of": PAIR}])
     cells = [(0.0, visits, city) for city in (-1, 0, 1, 2) for visits in (-1.0, 1.0)]

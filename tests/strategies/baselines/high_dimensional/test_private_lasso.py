@@ -182,6 +182,7 @@ def test_users_weigh_the_same_however_many_samples_they_hold():
         ({"problem": Quadratic(3, 1.0, 2.0)}, r"problem.kind = 'quadratic': private_lasso needs 'squared'"),
         ({"problem": Squared(3, 5.0, 2.0, low=-1, high=1, ridge=0.1)}, r"problem.ridge = 0.1"),
         ({"problem": Squared(3, 5.0, 2.0, low=-1, high=1, intercept=True)}, r"problem.intercept = True"),
+        ({"problem": Squared(3, 5.0, 2.0, low=-1, high=1).with_terms(-1, 1)}, r"leave out data.offset"),
         ({"l1_radius": 3.0}, r"strategy.l1_radius = 3: .* room for 2"),
         ({"unit": "sample"}, r"data.samples must be declared"),
         ({"threshold": -1.0}, r"strategy.threshold = -1.0"),
