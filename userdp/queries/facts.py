@@ -92,7 +92,7 @@ def told(where: Where, facts: Facts) -> str | None:
         if facts.columns[name].range is None:
             words.append(f"{name} = {' or '.join(map(str, several))}")
         else:
-            words.append(f"{name} in [{', '.join(f'{one:g}' for one in several)}]")
+            words.append(f"{name} in [{', '.join(f'{one:.12g}' for one in several)}]")
     return ", ".join(words) or None
 
 
@@ -122,7 +122,7 @@ def _ends(name: str, wanted: object, column: Column) -> NDArray[np.float64]:
     numbers = [float(one) for one in ends if isinstance(one, int | float) and not isinstance(one, bool)]
     if len(ends) != 2 or len(numbers) != 2 or not low <= numbers[0] <= numbers[1] <= high:
         raise BadInput(
-            f"ask.where.{name} = {shown(wanted)}: must be [low, high] within data.ranges.{name} = [{low:g}, {high:g}], "
-            f"the lower one first, such as [{(low + high) / 2:g}, {high:g}]"
+            f"ask.where.{name} = {shown(wanted)}: must be [low, high] within data.ranges.{name} = [{low:.12g}, "
+            f"{high:.12g}], the lower one first, such as [{(low + high) / 2:.12g}, {high:.12g}]"
         )
     return np.array(numbers)

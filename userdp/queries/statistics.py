@@ -213,7 +213,7 @@ class Histogram(OfNumbers):
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         ends = [")"] * (len(self.bins) - 2) + ["]"]
         cut = zip(self.bins[:-1], self.bins[1:], ends, strict=True)
-        return self.shares(sums, [f"[{low:g}, {high:g}{end}" for low, high, end in cut])
+        return self.shares(sums, [f"[{low:.12g}, {high:.12g}{end}" for low, high, end in cut])
 
 
 class Counts(Statistic):

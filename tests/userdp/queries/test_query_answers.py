@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from query_cases import people, query
 
+from userdp.data.shape import Column, Shape
 from userdp.queries import ranks
 from userdp.queries.answers import Sums, correlations, least_variance, squared_polynomial
+from userdp.queries.table import TableSettings
 from userdp.queries.votes import bernstein
 
 USERS = 300
@@ -118,3 +120,10 @@ def test_the_reach_of_an_end_is_passed_once_in_forty_times(quantile, users, scal
     chosen = scale * np.log(50) + rng.exponential(scale, 400_000)
     distance = ranks.reach(quantile, users, scale, 50)
     assert np.mean(drawn_users + chosen > distance) == pytest.approx(0.025, abs=0.0015)
+
+
+def test_large_edges_are_told_to_the_last_digit():
+    shape = Shape(columns=1, has_target=False, bound=1.0, named=(Column("cost", (0,), (0.0, 2e6)),))
+    ask = [{"statistic": "histogram", "of": "cost", "bins": [0, 1234567, 2e6], "where": {"cost": [0, 1234567.5]}}]
+    (first, _) = TableSettings.model_validate({"kind": "table", "ask": ask}).build(shape, 0).answers(np.ones(3), 0.0, 3)
+    assert (first.level, first.where) == ("[0, 1234567)", "cost in [0, 1234567.5]")
