@@ -51,6 +51,7 @@ def test_an_app_runs_in_a_simulation(engine, tmp_path, app, nodes, changes):
 @pytest.mark.parametrize(
     ("app", "data", "changes"),
     [
+        ("userdp-query", (2, 60), {"num-users": 60}),
         ("userdp-quickstart", (2, 60), {"num-users": 60}),
         ("userdp-torch", (2,), {"num-users": 2}),
         ("userdp-silos", (2, 60), {"num-users": 60}),
@@ -59,7 +60,7 @@ def test_an_app_runs_in_a_simulation(engine, tmp_path, app, nodes, changes):
 def test_an_app_runs_on_a_superlink_with_two_supernodes(tmp_path, app, data, changes):
     home, keys = tmp_path / "flower", tmp_path / "keys"
     home.mkdir()
-    if app == "userdp-silos":
+    if app in ("userdp-query", "userdp-silos"):
         make_keys(keys, 2)
     deployment = FlowerDeployment(
         home, part(app, "demo").write(tmp_path / "data", *data), keys / "superlink" if keys.exists() else None
