@@ -96,9 +96,13 @@ class Sums:
         along = 0.0 if self.whole is None else float(c.sum()) ** 2 / len(c)
         return self.deviation**2 * max(float(c @ c) - along, 0.0)
 
+    def least(self, bottom: Vector) -> float:
+        """Return what a denominator has to exceed to stand out of its noise."""
+        return max(TOLD_APART * math.sqrt(self.noise(bottom)), 1e-9)
+
     def known(self, bottom: Vector) -> bool:
         """Return whether a denominator stands out of its noise."""
-        return float(bottom @ self.values) > max(TOLD_APART * math.sqrt(self.noise(bottom)), 1e-9)
+        return float(bottom @ self.values) > self.least(bottom)
 
     def total(self, c: Vector) -> Estimated:
         """Return the estimate of ``c.S``, about this table alone."""

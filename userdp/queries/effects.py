@@ -25,6 +25,8 @@ from userdp.queries.answers import NORMAL_95, TOLD_APART, UNKNOWN, Answer, Estim
 from userdp.queries.facts import Facts
 from userdp.queries.statistics import OfNumbers
 
+_NUMBERS = np.array([0.0, 0.5, 1.0])  # of the polynomials in a cell: their sum with these is that of numbers
+
 
 class Effect(OfNumbers):
     """The difference of people's means between other arms and the first declared one, and for ranges from 0 the ratio.
@@ -131,21 +133,19 @@ class Arms:
     def __init__(self, sums: Sums, form: tuple[int, int, int]) -> None:
         self.sums, self.cells = sums, sums.values[:-1].reshape(form)
         sizes = self.cells.sum(axis=2)
-        bottoms = np.eye(sizes.size).reshape(*form[:2], *form[:2], 1) * np.ones(form[2])
-        known = np.array([all(sums.known(np.append(one, 0.0)) for one in arm) for arm in bottoms])
-        self.sizes = np.where(known[:, None], sizes, np.nan)
+        # Noise is the same in all cells, so that one number tells of each whether it drowns.
+        known = sizes > sums.least(np.repeat([1.0, 0.0], [form[2], len(sums.values) - form[2]]))
+        self.sizes = np.where(known.all(axis=1, keepdims=True), sizes, np.nan)
         self.users = max(float(sizes.sum()), 1e-9)
         self.weights = sizes.sum(axis=0) / self.users
 
-    def means(self, f: Vector) -> tuple[Vector, Array]:
-        """Return the means (A,) of f (F,), NaN in an arm that drowns, and what they move by (A, A, S, F)."""
-        own = self.cells @ f / self.sizes
-        means = own @ self.weights
-        slopes = np.zeros((len(means), *self.cells.shape))
-        for arm in range(len(means)):
-            slopes[arm, arm] = (self.weights / self.sizes[arm])[:, None] * (f - own[arm][:, None])
-            slopes[arm] += ((own[arm] - means[arm]) / self.users)[:, None]
-        return means, slopes
+    def mean(self, arm: int, f: Vector) -> tuple[float, Array]:
+        """Return an arm's mean of f (F,), NaN if the arm drowns, and what it moves by (A, S, F)."""
+        own = self.cells[arm] @ f / self.sizes[arm]
+        mean = float(own @ self.weights)
+        slope = np.zeros(self.cells.shape) + ((own - mean) / self.users)[:, None]
+        slope[arm] += (self.weights / self.sizes[arm])[:, None] * (f - own[:, None])
+        return mean, slope
 
     def error(self, slope: Array, squared: Callable[[Array], Array]) -> float:
         """Return the standard error of what moves by ``slope`` (A, S, F); ``squared`` gives the squares of cells."""
@@ -154,20 +154,22 @@ class Arms:
 
     def difference(self, other: int) -> Estimated:
         """Return by how much an arm's mean of numbers in [0, 1] exceeds that of the first arm."""
-        means, slopes = self.means(np.array([0.0, 0.5, 1.0]))
-        if not np.isfinite(means[[0, other]]).all():
+        (base, below), (mean, slope) = (self.mean(arm, _NUMBERS) for arm in (0, other))
+        if not math.isfinite(mean - base):
             return UNKNOWN
-        return Estimated(means[other] - means[0], self.error(slopes[other] - slopes[0], _squared_lines))
+        return Estimated(mean - base, self.error(slope - below, _squared_lines))
 
     def ratio(self, other: int, low: float, high: float) -> tuple[tuple[float, float, float], float]:
         """Return an arm's mean of numbers in [low, high] over the first arm's, its interval, and its standard error."""
-        means, slopes = self.means(np.array([0.0, 0.5, 1.0]))
-        bounds = low / high, high / low if low > 0 else math.inf
-        means, slopes = low + (high - low) * means, (high - low) * slopes
-        if any(not means[arm] > TOLD_APART * math.sqrt(self._noise(slopes[arm])) for arm in (0, other)):
-            return (math.nan, *bounds), math.inf
-        value = means[other] / means[0]
-        error = self.error(slopes[other] / means[other] - slopes[0] / means[0], _squared_lines)
+        bounds, moves, means = (low / high, high / low if low > 0 else math.inf), [], []
+        for arm in (0, other):
+            mean, slope = self.mean(arm, _NUMBERS)
+            mean, slope = low + (high - low) * mean, (high - low) * slope
+            if not mean > TOLD_APART * math.sqrt(self._noise(slope)):
+                return (math.nan, *bounds), math.inf
+            means.append(mean)
+            moves.append(slope / mean)
+        value, error = means[1] / means[0], self.error(moves[1] - moves[0], _squared_lines)
         ends = value * np.exp(np.array([0.0, -NORMAL_95, NORMAL_95]) * error)
         estimate, least, most = np.clip(ends, *bounds).tolist()
         return (estimate, least, most), float(value * error)
@@ -176,8 +178,10 @@ class Arms:
         """Return each arm's distribution function at the edges (E,) of bins, and its standard errors: (2, A, E)."""
         found = np.zeros((2, len(self.sizes), len(edges)))
         for place in range(1, len(edges)):
-            shares, slopes = self.means(np.repeat([1.0, 0.0], [place, len(edges) - 1 - place]))
-            found[:, :, place] = shares, [self.error(slope, np.square) for slope in slopes]
+            below = np.repeat([1.0, 0.0], [place, len(edges) - 1 - place])
+            for arm in range(len(self.sizes)):
+                share, slope = self.mean(arm, below)
+                found[:, arm, place] = share, self.error(slope, np.square)
         return found
 
     def _noise(self, slope: Array) -> float:

@@ -1,6 +1,7 @@
 """Effects of experiments: votes by brute force, answers without noise, what drowns, and what is refused."""
 
 import math
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from userdp.errors import BadInput
-from userdp.queries.effects import first_at, last_at
+from userdp.queries.answers import Sums
+from userdp.queries.effects import Arms, first_at, last_at
 
 NUMBERS, LEVELS = (-1.0, 0.4, 1.0, math.nan), (-1, 0, 1)
 
@@ -105,6 +107,20 @@ def test_an_arm_that_drowns_in_noise_says_so(asked):
             assert (one.low, one.high) == ((0.0, math.inf) if one.unit == "ratio" else (-100.0, 100.0))
     (_, ratio) = answers(EFFECT | {"of": "weight"}, np.zeros(7), 7, 5.0)
     assert (ratio.low, ratio.high) == (0.5, 2.0)
+
+
+def test_each_arm_drowns_by_itself_and_memory_grows_as_cells_do():
+    form, rng = (50, 60, 3), np.random.default_rng(0)
+    values = np.append(rng.uniform(5, 10, math.prod(form)), 0.0)
+    values[7 * 180 : 7 * 180 + 3] = 0.0
+    sums = Sums(values, 1.0, float(values.sum()))
+    tracemalloc.start()
+    arms = Arms(sums, form)
+    known = [math.isfinite(arms.difference(other).value) for other in range(1, 50)]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert known == [other != 7 for other in range(1, 50)]
+    assert most < 30 * values.nbytes  # a square of cells has a hundred times as much
 
 
 @pytest.mark.parametrize(
