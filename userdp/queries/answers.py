@@ -22,7 +22,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.queries.votes import bernstein
 
 NORMAL_95 = float(ndtri(0.975))
-NARROW = 0.02  # Standard deviation of people's numbers over the width of their range, which may well be smaller
+NARROW = 0.01  # Standard deviation of people's numbers over the width of their range, which may well be smaller
 TOLD_APART = 3.0  # A denominator is known if it exceeds so many standard deviations of its noise
 
 REMEDY = "declare narrower data.ranges (userdp find proposes them), ask for less beside it, or raise privacy.epsilon"

@@ -21,7 +21,7 @@ import numpy as np
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
 from userdp.queries import votes
-from userdp.queries.answers import NARROW, TOLD_APART, UNKNOWN, Answer, Estimated, Sums
+from userdp.queries.answers import NARROW, REMEDY, TOLD_APART, UNKNOWN, Answer, Estimated, Sums
 from userdp.queries.facts import Facts
 from userdp.queries.statistics import OfNumbers
 
@@ -80,8 +80,7 @@ class VarianceComponents(OfNumbers):
         if least > NARROW:
             yield (
                 f"{self.name} of {self.of}: noise hides how people agree unless all samples have a standard deviation "
-                f"of about {100 * least:.2g} % of the column's range, if they lie near an end of it: declare a "
-                "narrower data.ranges, ask for less beside it, or raise privacy.epsilon"
+                f"of about {100 * least:.2g} % of the column's range, if they lie near an end of it: {REMEDY}"
             )
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:

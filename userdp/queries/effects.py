@@ -22,8 +22,9 @@ from userdp.data.shape import Column
 from userdp.errors import BadInput
 from userdp.queries import votes
 from userdp.queries.answers import NORMAL_95, TOLD_APART, UNKNOWN, Answer, Estimated, Sums, squared_polynomial
-from userdp.queries.facts import Facts
+from userdp.queries.facts import Facts, wanted_levels
 from userdp.queries.statistics import OfNumbers
+from userdp.settings import shown
 
 _NUMBERS = np.array([0.0, 0.5, 1.0])  # of the polynomials in a cell: their sum with these is that of numbers
 
@@ -53,16 +54,23 @@ class Effect(OfNumbers):
                 f"ask.by = {self.by!r}: an effect compares two levels or more, within each level of another column: "
                 "declare the levels in data.categorical, and name another column as ask.stratum, or none"
             )
+        for one in found:
+            kept = {*wanted_levels(self.where.get(one.name, [*one.levels]), one)}
+            if len(kept) < len(one.levels) and (one.name == self.stratum or not kept > {0}):
+                raise BadInput(
+                    f"ask.where.{one.name} = {shown(self.where[one.name])}: an effect compares other arms with the "
+                    "first one, within each level of ask.stratum; let these fit, or declare no others"
+                )
         return found
 
-    def _edges(self) -> Vector | None:
+    def _edges(self, facts: Facts) -> Vector | None:
         if self.bins is None and "at" in self.model_fields_set:
             raise BadInput(f"ask.at = {self.at}: quantiles are read off bins; give ask.bins, or leave ask.at out")
-        return None if self.bins is None else votes.checked_edges("ask.bins", self.bins)
+        return None if self.bins is None else votes.checked_edges("ask.bins", self.bins, self.column(facts))
 
     def _form(self, facts: Facts) -> tuple[int, int, int]:
         """Return the number of arms, of strata, and of entries in each cell."""
-        edges, sizes = self._edges(), [len(one.levels) for one in self._splits(facts)]
+        edges, sizes = self._edges(facts), [len(one.levels) for one in self._splits(facts)]
         return sizes[0], math.prod(sizes[1:]), 3 if edges is None else len(edges) - 1
 
     def width(self, facts: Facts) -> int:
@@ -70,7 +78,7 @@ class Effect(OfNumbers):
         return math.prod(self._form(facts)) + 1
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        column, most, edges = self.column(facts), self.most(facts), self._edges()
+        column, most, edges = self.column(facts), self.most(facts), self._edges(facts)
         codes = np.zeros(block.samples, dtype=np.int64)
         numbers = block.dense_features[:, [column.places[0]]]
         usable = ~np.isnan(numbers[:, 0])
@@ -100,12 +108,12 @@ class Effect(OfNumbers):
         arms, column, names = Arms(sums, self._form(facts)), self.column(facts), self._splits(facts)[0].levels
         assert column.range is not None
         (low, high), unit, found = column.range, column.unit or f"units of {column.name}", []
-        bands = None if (edges := self._edges()) is None else arms.bands(edges)
+        bands = None if (edges := self._edges(facts)) is None else arms.bands(edges)
         for other in range(1, len(names)):
             words = f"{names[other]} - {names[0]}"
             if edges is not None and bands is not None:
                 for quantile in self.at:
-                    ends, error = quantile_effect(edges, bands[:, [0, other]], quantile)
+                    ends, error = quantile_effect(np.clip(edges, low, high), bands[:, [0, other]], quantile)
                     found.append(self.told(f"{words} at {quantile:g}", ends, error, unit))
                 continue
             one = arms.difference(other).scaled(high - low)

@@ -59,10 +59,8 @@ class Facts:
         column = self.columns[name]
         if (column.range is not None) != numbers:
             is_now, other = ("levels", "counts") if numbers else ("numbers", "histogram")
-            raise BadInput(
-                f"{where} = {name!r}: the column holds {is_now}; ask statistic = {other!r} for it, or declare it under "
-                f"{declared}"
-            )
+            remedy = f"ask statistic = {other!r} for it, or " if where == "ask.of" else ""
+            raise BadInput(f"{where} = {name!r}: the column holds {is_now}; {remedy}declare it under {declared}")
         return column
 
 
@@ -75,7 +73,7 @@ def fitting(block: Block, where: Where, facts: Facts) -> NDArray[np.bool_]:
     for name, wanted in where.items():
         column = _column(name, facts)
         if column.range is None:
-            found &= np.isin(level_codes(block, column), _codes(name, wanted, column))
+            found &= np.isin(level_codes(block, column), wanted_levels(wanted, column))
         else:
             cells = block.dense_features[:, column.places[0]]
             # Scaled like cells, so that one equal to an end fits.
@@ -103,16 +101,21 @@ def _column(name: str, facts: Facts) -> Column:
     return facts.columns[name]
 
 
-def _codes(name: str, wanted: object, column: Column) -> list[int]:
-    given = wanted if isinstance(wanted, list) else [wanted]
+def wanted_levels(wanted: object, column: Column) -> list[int]:
+    """Return the numbers of the levels that a condition wants; raise `BadInput` if there are none."""
+    name, given = column.name, wanted if isinstance(wanted, list) else [wanted]
     if not given or any(one is None or isinstance(one, list | Mapping) for one in given):
         raise BadInput(f"ask.where.{name} = {shown(wanted)}: must be a level or a list of them, or leave {name} out")
-    levels = [cell_text(one) for one in given]
-    for level in levels:
-        if level not in column.levels:
-            hint = did_you_mean(level, column.levels) or f"; there are {', '.join(column.levels)}"
-            raise BadInput(f"ask.where.{name} = {level!r}: there is no such level{hint}")
-    return [column.levels.index(level) for level in levels]
+    return [level_number(f"ask.where.{name}", one, column) for one in given]
+
+
+def level_number(key: str, wanted: object, column: Column) -> int:
+    """Return the number of a declared level, such as True, 1 or "1"; raise `BadInput`, naming the key, for no level."""
+    levels, text = [cell_text(level) for level in column.levels], str(wanted)
+    if cell_text(wanted) not in levels:
+        hint = did_you_mean(text, column.levels) or f"; there are {', '.join(column.levels)}"
+        raise BadInput(f"{key} = {text!r}: there is no such level{hint}")
+    return levels.index(cell_text(wanted))
 
 
 def _ends(name: str, wanted: object, column: Column) -> NDArray[np.float64]:

@@ -200,15 +200,14 @@ class Histogram(OfNumbers):
     bins: list[float] = Field(min_length=2)
     """Edges that rise. A bin holds its lower edge, the last one both; numbers beyond the edges are in no bin."""
 
-    def _edges(self) -> Vector:
-        return votes.checked_edges("ask.bins", self.bins)
+    def _edges(self, facts: Facts) -> Vector:
+        return votes.checked_edges("ask.bins", self.bins, self.column(facts))
 
     def width(self, facts: Facts) -> int:
-        self.column(facts)
-        return len(self._edges())  # one less bin, and one for samples in none
+        return len(self._edges(facts))  # one less bin, and one for samples in none
 
     def rows(self, block: Block, facts: Facts) -> Rows:
-        return self.with_rest(dense(votes.by_bin(block, self.column(facts), self._edges(), self.most(facts))))
+        return self.with_rest(dense(votes.by_bin(block, self.column(facts), self._edges(facts), self.most(facts))))
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         ends = [")"] * (len(self.bins) - 2) + ["]"]
@@ -314,7 +313,9 @@ class Quantiles(OfNumbers):
         assert column.range is not None
         if bad := [one for one in self.at if not 0 < one < 1]:
             raise BadInput(f"ask.at = {bad[0]}: a quantile lies between 0 and 1, such as 0.5 for the median")
-        return np.linspace(*column.range, 4097) if self.bins is None else votes.checked_edges("ask.bins", self.bins)
+        if self.bins is None:
+            return np.linspace(*column.range, 4097)
+        return votes.checked_edges("ask.bins", self.bins, column)
 
     def width(self, facts: Facts) -> int:
         return len(self.edges(facts)) - 1
@@ -324,7 +325,9 @@ class Quantiles(OfNumbers):
 
     def answers(self, sums: Sums, users: int, facts: Facts) -> list[Answer]:
         """Return the answers from the chosen intervals: three of each quantile, the middle one and both ends."""
-        edges, column = self.edges(facts), self.column(facts)
+        column = self.column(facts)
+        assert column.range is not None
+        edges = np.clip(self.edges(facts), *column.range)
         found, last = [], len(edges) - 1
         for quantile, (middle, below, above) in zip(self.at, sums.values.reshape(-1, 3).astype(int), strict=True):
             value = 0.5 * (edges[middle] + edges[middle + 1])

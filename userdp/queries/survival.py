@@ -23,11 +23,11 @@ from scipy.special import chdtrc
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Column
-from userdp.data.tables.declared import did_you_mean
+from userdp.data.tables.declaration import Cell
 from userdp.errors import BadInput
 from userdp.queries import votes
 from userdp.queries.answers import NORMAL_95, Answer, Estimated, Sums
-from userdp.queries.facts import Facts
+from userdp.queries.facts import Facts, level_number
 from userdp.queries.statistics import Statistic
 
 _AT_RISK = 4.0  # People at risk are known if they exceed so many standard deviations of their noise
@@ -45,7 +45,7 @@ class Survival(Statistic):
     event: str
     """Column that says whether the event happened at that time: of the numbers 0 and 1, with the range [0, 1]; or of
     declared levels, one of which is `event_level`. A user's end is its earliest event, or else its latest time."""
-    event_level: str | None = Field(None, description="The level of an event, if `event` is a column of levels.")
+    event_level: Cell = Field(None, description="The level of an event, if `event` is a column of levels.")
     at: list[float] = Field(min_length=2)
     """Edges of the periods, which rise; the first one is where follow-up begins. A period holds its lower edge. Events
     from the last edge on do not count; samples before the first one are left out."""
@@ -55,7 +55,7 @@ class Survival(Statistic):
     at its end (period_end), as in the Kaplan-Meier estimate."""
 
     def _edges(self, time: Column) -> Vector:
-        edges = votes.checked_edges("ask.at", self.at)
+        edges = votes.checked_edges("ask.at", self.at, time)
         assert time.range is not None
         if edges[0] < time.range[0] or edges[-1] > time.range[1]:
             raise BadInput(
@@ -80,10 +80,7 @@ class Survival(Statistic):
                 )
             return column, 1
         column = facts.column("ask.event", self.event, numbers=False)
-        if self.event_level not in column.levels:
-            hint = did_you_mean(self.event_level, column.levels) or f"; there are {', '.join(column.levels)}"
-            raise BadInput(f"ask.event_level = {self.event_level!r}: {self.event} has no such level{hint}")
-        return column, column.levels.index(self.event_level)
+        return column, level_number("ask.event_level", self.event_level, column)
 
     def _groups(self, facts: Facts) -> tuple[str, ...]:
         return ("",) if self.by is None else facts.column("ask.by", self.by, numbers=False).levels
@@ -150,7 +147,9 @@ class Survival(Statistic):
         edges, unit = self._edges(time), time.unit or f"units of {time.name}"
         shares, slopes = curve(sums, events, at_risk)
         parts, people = [_variances(sums, slope) for slope in slopes], np.append(math.inf, at_risk @ sums.values)
-        bands = [band(share, *both, m) for share, both, m in zip(shares, parts, people, strict=True)]
+        bands: list[tuple[float, float, float]] = []
+        for share, both, m in zip(shares, parts, people, strict=True):  # no share exceeds an earlier one
+            bands.append(band(share, *both, m) if math.isfinite(share) else (math.nan, 0.0, bands[-1][2]))
         found = [
             self._said(f"{name}at {edge:.10g}", one, math.sqrt(sum(both)), "share of users")
             for edge, one, both in zip(edges, bands, parts, strict=True)
@@ -218,8 +217,6 @@ def band(share: float, noise: float, spread: float, people: float) -> tuple[floa
     (Rothman 1978): ``m = S (1 - S) / spread``, or if that is none, the number of ``people`` at risk. Noise can leave S
     near 1 or beyond, where an interval on the scale of log(-log S) misses more often than it says.
     """
-    if not math.isfinite(share):
-        return share, 0.0, 1.0
     m = share * (1.0 - share) / spread if spread > 0.0 and 0.0 < share < 1.0 else people
     wide = NORMAL_95**2 / m
     middle = (share + wide / 2) / (1.0 + wide)

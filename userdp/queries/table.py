@@ -78,7 +78,8 @@ class TableQuery(SharesProblem):
         self._blank = Block(cells, np.array([0, 1]))
         self.asked: list[Statistic] = sorted(asked, key=lambda one: one.chooses)
         for one in self.asked:
-            fitting(self._blank, one.where, self.facts)  # raises for what is not declared
+            fitting(self._blank, one.where, self.facts)  # raises for what is not declared, as the next line
+            one.most(self.facts)
         self.widths = [one.width(self.facts_of(one)) for one in self.asked]
         self.sums = sum(width for one, width in zip(self.asked, self.widths, strict=True) if not one.chooses)
         if not any(self.widths):

@@ -199,11 +199,17 @@ def _triangles(means: Rows) -> Rows:
     return np.asarray(z[:, rows] * z[:, columns])
 
 
-def checked_edges(field: str, edges: list[float]) -> Vector:
-    """Return the edges of bins as an array; raise `BadInput` unless they are two or more finite numbers that rise."""
-    found = np.asarray(edges, dtype=np.float64)
+def checked_edges(field: str, edges: list[float], column: Column) -> Vector:
+    """Return the edges of bins as an array; raise `BadInput` unless they rise, and numbers of the column are in one."""
+    assert column.range is not None
+    found, (low, high) = np.asarray(edges, dtype=np.float64), column.range
     if len(found) < 2 or not np.isfinite(found).all() or np.any(np.diff(found) <= 0):
         raise BadInput(f"{field} = {list(edges)}: must be two or more edges that rise, such as [0, 10, 20]")
+    if found[0] >= high or found[-1] <= low:
+        raise BadInput(
+            f"{field} = {list(edges)}: must reach into data.ranges.{column.name} = [{low:.12g}, {high:.12g}], into "
+            "which cells are clipped"
+        )
     return found
 
 

@@ -46,13 +46,15 @@ def run(strategy, block, nodes=2):
 
 
 @pytest.mark.parametrize(
-    ("users", "trust", "hidden"), [(4_000, "server", "7.6"), (4_000, "sum", "9.1"), (400_000, "server", "")]
+    ("users", "trust", "hidden"),
+    [(4_000, "server", "7.6"), (4_000, "sum", "9.1"), (154_000, "server", "1.2"), (400_000, "server", "")],
 )
 def test_a_plan_warns_of_a_correlation_that_noise_hides_unless_ranges_are_filled(users, trust, hidden):
-    """Costs of about 100 in [0, 5000] drown at 4,000 people: public facts tell."""
+    """Costs of about 100 in [0, 5000] drown at 4,000 people, and those of about 50 at 154,000: public facts tell."""
     told = made([CORRELATION], privacy=Privacy(1.0, 1e-6, trust=trust), users=users).plan.warnings
     (one,) = [line for line in told if line.startswith("correlation of age and visits: noise hides it")] or [""]
     assert f"about {hidden} % of its range" in one if hidden else not one
+    assert not hidden or "declare narrower data.ranges (userdp find proposes them)" in one
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_a_share_whose_variances_drown_in_noise_says_so_and_a_plan_warns_of_it()
     assert (share.low, share.high) == (0.0, 1.0)
     (told,) = one.doubts(6.0, 2000, FACTS)
     assert "about 12 % of the column's range" in told
-    assert not list(one.doubts(6.0, 200_000, FACTS))
+    assert not list(one.doubts(6.0, 400_000, FACTS))
     for unknown in answers(COMPONENTS, np.append(np.zeros(10), 100.0), 100, 6.0):
         assert math.isnan(unknown.estimate)
         assert unknown.low == 0.0

@@ -16,6 +16,7 @@ from userdp.errors import BadInput
 from userdp.mechanisms.user_quantile import rank_scores, rank_sensitivity
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
+from userdp.queries.facts import wanted_levels
 from userdp.queries.table import TableSettings
 from userdp.queries.votes import bernstein, products
 
@@ -164,8 +165,9 @@ def test_refusals_name_column_and_remedy(asked, sentence):
     assert sentence in str(error.value)
 
 
-def test_votes_of_samples_need_a_declared_bound():
-    section = {"kind": "table", "ask": [{"statistic": "mean", "of": "age", "per": "sample"}]}
+@pytest.mark.parametrize("asked", [one for one in [*SUMS, *QUANTILES] if one["statistic"] != "survival"], ids=str)
+def test_votes_of_samples_need_a_declared_bound(asked):
+    section = {"kind": "table", "ask": [asked | {"per": "sample"}]}
     with pytest.raises(BadInput, match=r"data\.max_samples is missing"):
         TableSettings.model_validate(section).build(SHAPE, 0)
 
@@ -218,6 +220,12 @@ def test_a_filter_leaves_the_rows_of_the_samples_that_fit():
         assert len(rest) == 1
         if one.whole:
             assert rest[0].tolist() == [0.0] * (rows.shape[1] - 1) + [1.0]
+
+
+def test_a_level_is_found_however_it_is_written():
+    column = Column("smokes", (0, 1, 2), levels=("True", "2.0", "3"))
+    for number, several in enumerate([(True, 1, "True", "1.0"), (2, 2.0, "2"), (3, "3.0")]):
+        assert wanted_levels(list(several), column) == [number] * len(several)
 
 
 def test_a_filter_holds_its_ends_and_no_missing_cell():

@@ -104,7 +104,10 @@ def test_an_event_on_the_last_edge_of_the_range_counts_as_none():
         ({"at": [0, 50, 50]}, "ask.at = [0.0, 50.0, 50.0]: must be two or more edges that rise"),
         ({"event": "day"}, "declare data.ranges.day = [0, 1]"),
         ({"event": "state"}, "ask.event = 'state': the column holds levels; name that of an event: event_level"),
-        ({"event": "state", "event_level": "il"}, "state has no such level; did you mean 'ill'?"),
+        (
+            {"event": "state", "event_level": "il"},
+            "ask.event_level = 'il': there is no such level; did you mean 'ill'?",
+        ),
         ({"event": "dead", "event_level": "1"}, "ask.event = 'dead': the column holds numbers"),
         ({"event": "deed"}, "ask.event = 'deed': there is no such column; did you mean 'dead'?"),
         ({"time": "arm"}, "ask.time = 'arm': the column holds levels"),
