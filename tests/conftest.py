@@ -134,6 +134,21 @@ def module_of() -> Iterator[Callable[[str], ModuleType]]:
         yield importlib.import_module
 
 
+@pytest.fixture
+def public_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts the public table of a page's example into a folder where the test then works; skips where it is not."""
+
+    def put(name: str) -> Path:
+        for folder in (os.environ.get("USERDP_DATA"), Path(__file__).resolve().parents[2] / "shared" / "data"):
+            if folder and (Path(folder) / name).is_file():
+                (tmp_path / name).symlink_to(Path(folder) / name)
+                monkeypatch.chdir(tmp_path)
+                return tmp_path / name
+        pytest.skip(f"{name} is not in USERDP_DATA: the page with its example says where it is")
+
+    return put
+
+
 @pytest.fixture(scope="session")
 def public_cache() -> Path:
     """A folder that holds the public data sets that can be fetched; skips where there is none."""

@@ -19,9 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "coefficients.md"
 TRUTH = {"dose": -1.5, "sex=m": 6.0, "intercept": 120.0}
 
 
-def example():
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    return code
+EXAMPLE, RATES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def trained(tmp_path_factory):
     """The model of the page's example, with its directory."""
     found: dict = {}
     folder = tmp_path_factory.mktemp("runs") / "run"
-    code = example().replace("    epsilon=1.0,", f"    epsilon=1.0, directory={str(folder)!r},")
+    code = EXAMPLE.replace("    epsilon=1.0,", f"    epsilon=1.0, directory={str(folder)!r},")
     exec(compile(code, "docs/coefficients.md", "exec"), found)
     return found["model"], folder
 
@@ -42,6 +40,22 @@ def plain(**settings):
     known = {"user": "person", "features": ["x"], "ranges": {"x": [0, 1]}, "target": "y", "target_range": [-1, 2]}
     given = {"epsilon": 4.0, "delta": 1e-5, "problem": "squared", "progress": False}
     return userdp.train(people, **known, **given, **settings)
+
+
+@pytest.mark.slow
+def test_the_example_of_rates_finds_those_of_the_public_table(public_table):
+    """Rates a year that a fit without privacy has in groups of age, at the mean value of cars."""
+    table = pd.read_parquet(public_table("dataCar.parquet"))
+    found: dict = {}
+    exec(compile(RATES, "docs/coefficients.md", "exec"), found)
+    rows = found["drivers"].coefficients()
+    sums = table.groupby("agecat")[["numclaims", "exposure"]].sum()
+    rates = np.log(sums["numclaims"] / sums["exposure"])
+    for group in range(2, 7):
+        row = rows.loc[f"agecat={group}"]
+        assert abs(row.estimate - (rates[group] - rates[1])) < 3 * row.standard_error
+    start = rows.loc["intercept"]
+    assert abs(start.estimate + rows.loc["veh_value"].estimate * table["veh_value"].mean() - rates[1]) < 0.5
 
 
 def test_the_example_finds_what_the_table_was_made_of(trained):

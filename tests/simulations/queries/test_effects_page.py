@@ -1,4 +1,4 @@
-"""The example of docs/effects.md runs; effects and variance components in reports, on a public table, and masked."""
+"""The example of docs/effects.md; effects and variance components in reports, on public tables, and masked."""
 
 import re
 
@@ -15,16 +15,38 @@ from simulations.runs.run import run
 PAGE = ROOT / "docs" / "effects.md"
 
 
-@pytest.fixture(scope="module")
-def answered():
-    """The names that the page's example defines."""
+def test_the_example_of_the_page_finds_by_how_much_small_classes_help(public_table):
+    pupils = pd.read_parquet(public_table("STAR.parquet"))
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     names: dict = {}
     exec(compile(code, str(PAGE), "exec"), names)
-    return names
+    table = names["found"].table.set_index("level")
+    cells = pupils.dropna(subset=["mathk"]).groupby(["schoolk", "stark"])["mathk"].agg(["mean", "size"]).unstack()
+    strata = cells["size"].sum(axis=1)
+    for arm in ("small", "regular+aide"):
+        truth = ((cells["mean"][arm] - cells["mean"]["regular"]) * strata).sum() / strata.sum()
+        assert table.loc[f"{arm} - regular", "low"] <= truth <= table.loc[f"{arm} - regular", "high"]
+    assert table.loc["small - regular", "low"] > 0
+    assert table["estimate"].notna().all()
 
 
-def test_the_example_finds_what_its_people_differ_by(answered):
+@pytest.fixture(scope="module")
+def answered():
+    """Answers about people of two arms, as ``found``, their rows, ``visits``, and their arms."""
+    rng, patient = np.random.default_rng(1), np.repeat(np.arange(4000), 3)
+    arm = rng.choice(["usual", "new"], 4000)
+    own = rng.gamma(4, 30, 4000) * np.where(arm == "new", 0.85, 1.0)
+    visits = pd.DataFrame({"patient": patient, "arm": arm[patient]})
+    visits["cost"] = own[patient] * rng.uniform(0.3, 1.7, 12000)
+    effect = {"statistic": "effect", "of": "cost", "by": "arm"}
+    quantiles = effect | {"bins": list(range(0, 401, 20)), "at": [0.5, 0.9]}
+    columns = {"features": ["cost"], "ranges": {"cost": [0, 400]}, "categorical": {"arm": ["usual", "new"]}}
+    ask = [effect, quantiles, {"statistic": "variance_components", "of": "cost"}]
+    found = query(visits, user="patient", **columns, ask=ask, epsilon=2.0, delta=1e-6, progress=False)
+    return {"found": found, "visits": visits, "arm": arm}
+
+
+def test_people_differ_by_what_they_were_made_with(answered):
     table = answered["found"].table.set_index("level")
     costs = answered["visits"].assign(cost=lambda one: one["cost"].clip(0, 400)).groupby("patient")["cost"]
     means, arm = costs.mean(), pd.Series(answered["arm"])

@@ -1,4 +1,4 @@
-"""What strangers ask: wrong questions are refused by one sentence with the remedy, odd tables get right answers."""
+"""Wrong questions of strangers are refused by one sentence with the remedy; their odd tables get right answers."""
 
 import math
 

@@ -7,6 +7,7 @@ import tomllib
 
 import numpy as np
 import pandas as pd
+import pytest
 from helpers_flower import ROOT
 
 from simulations import query
@@ -20,33 +21,43 @@ def block(language):
     return "".join(re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
 
 
-def visits(users=2000):
+TABLE = "rwm5yr.parquet"
+
+
+def visits(users=6127):
+    """People as in the public table."""
     rng = np.random.default_rng(0)
-    who = np.repeat(np.arange(users), 2)
-    return pd.DataFrame(
-        {
-            "person": who,
-            "age": rng.integers(18, 99, users)[who],
-            "cost": rng.gamma(2, 40, len(who)).round(2),
-            "ward": rng.choice(["north", "south"], len(who)),
-            "sex": rng.choice(["f", "m"], users)[who],
-        }
-    )
+    who = np.repeat(np.arange(users), rng.integers(1, 6, users))
+    columns = {"age": rng.integers(25, 60, users)[who], "docvis": rng.poisson(rng.gamma(0.6, 5, users)[who])}
+    return pd.DataFrame({"id": who, **columns, "female": who % 2, "outwork": rng.integers(0, 2, users)[who]})
 
 
-def test_the_query_of_the_page_is_answered(tmp_path, monkeypatch):
+@pytest.fixture(params=["made-up", "public"])
+def table(request, tmp_path, monkeypatch):
+    """The page's table, in the folder where the test works."""
+    if request.param == "public":
+        return pd.read_parquet(request.getfixturevalue("public_table")(TABLE))
     monkeypatch.chdir(tmp_path)
-    visits().to_csv("visits.csv", index=False)
+    visits().to_parquet(TABLE)
+    return visits()
+
+
+def test_the_query_of_the_page_is_answered(table):
     raw = tomllib.loads(block("toml"))
     found = query(raw, progress=False)
     assert set(found.table["statistic"]) == {one["statistic"] for one in raw["ask"]}
-    (mean,) = found.table[found.table["statistic"] == "mean"].itertuples()
-    assert mean.low < visits()["age"].mean() < mean.high
+    people = table.groupby("id")
+    assert len(people) == raw["data"]["all_users"]
+    older = table[(table["female"] == 1) & (table["age"] >= 60)]["id"].nunique()
+    truth = {"mean": people["age"].mean().mean(), "sum": people["docvis"].sum().clip(0, 100).sum(), "count": older}
+    for name, value in truth.items():
+        (one,) = found.table[found.table["statistic"] == name].itertuples()
+        assert abs(one.estimate - value) < 4 * one.standard_error, name
+    assert found.table["estimate"].notna().all()
 
 
-def test_the_python_of_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    visits().to_csv("visits.csv", index=False)
+@pytest.mark.usefixtures("table")
+def test_the_python_of_the_page_runs():
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(block("python"), {})

@@ -1,6 +1,5 @@
 """``statistic = "survival"`` from a table to the report, and the example of docs/survival.md on its public table."""
 
-import os
 import re
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from simulations.reports.answers import show_answers
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "survival.md").read_text(encoding="utf-8")
-TABLE = "nafld1.parquet"
 # Facts by lifelines 0.30.3 about the public table: shares of women and men alive just before each edge, the means up to
 # the last edge below curves that are straight between edges, and logrank_test on days.
 ALIVE = {
@@ -25,22 +23,13 @@ ALIVE = {
 P_VALUE = 0.000777
 
 
-@pytest.fixture
-def public_table():
-    for folder in (os.environ.get("USERDP_DATA"), ROOT.parent / "shared" / "data"):
-        if folder and (Path(folder) / TABLE).is_file():
-            return Path(folder) / TABLE
-    pytest.skip(f"{TABLE} is not in USERDP_DATA: docs/survival.md says where it is")
-
-
 def example():
     [code] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     return code
 
 
-def test_the_example_of_the_page_finds_what_lifelines_finds(public_table, tmp_path, monkeypatch, capsys):
-    (tmp_path / TABLE).symlink_to(public_table)
-    monkeypatch.chdir(tmp_path)
+def test_the_example_of_the_page_finds_what_lifelines_finds(public_table, capsys):
+    public_table("nafld1.parquet")
     names = {}
     exec(compile(example(), "docs/survival.md", "exec"), names)
     table = names["found"].table.set_index("level")
