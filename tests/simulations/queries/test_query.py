@@ -35,6 +35,9 @@ ASK = [
     {"statistic": "survival", "time": "height", "event": "team", "event_level": "red", "at": [150, 170, 190]},
     {"statistic": "count", "where": {"team": "red"}},
     {"statistic": "sum", "of": "count", "bound": 20, "where": {"height": [160, 200], "team": ["red", "green"]}},
+    {"statistic": "effect", "of": "height", "by": "team", "stratum": "passed"},
+    {"statistic": "variance_components", "of": "count"},
+    {"statistic": "shares", "of": ["team", "passed"]},
 ]
 BUDGET = {"epsilon": 4.0, "delta": 1e-4}
 
@@ -43,6 +46,7 @@ BUDGET = {"epsilon": 4.0, "delta": 1e-4}
 def raw(tmp_path):
     path = write_table(tmp_path / "people.csv", users=USERS)
     data = {"kind": "table", "path": str(path), "all_users": USERS, "max_samples": 4, **COLUMNS}
+    data["categorical"] = COLUMNS["categorical"] | {"passed": ["yes", "no"]}
     return {"name": "teams", "data": data, "privacy": dict(BUDGET), "ask": [dict(one) for one in ASK]}
 
 
@@ -66,13 +70,14 @@ def test_the_command_answers_and_writes_open_files(file, tmp_path):
     assert "not_measured" not in result
     (directory,) = (tmp_path / "runs").iterdir()
     table = pd.read_csv(directory / "answers.csv")
-    np.testing.assert_allclose(table["estimate"], [one["estimate"] for one in result["answers"]])
+    known = pd.Series([one["estimate"] for one in result["answers"]], dtype=float)  # None: drowned in noise
+    np.testing.assert_allclose(table["estimate"], known)
     words = "height in [160, 200], team = red or green"
     assert [one["where"] for one in result["answers"] if one["statistic"] in ("count", "sum")] == ["team = red", words]
     assert table["where"].dropna().tolist() == ["team = red", words]
     page = (directory / "report.html").read_text(encoding="utf-8")
     assert f"count, where {words}" in page
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     assert "Histogram of count" in page
     shown = call("query", file, "--output", tmp_path / "runs")
     assert "teams: answers" in shown.stdout
@@ -91,6 +96,25 @@ def test_a_copy_for_others_holds_the_answers(raw, tmp_path):
     copy_released(done.directory, tmp_path / "copy")
     assert (tmp_path / "copy" / "answers.csv").read_text() == (done.directory / "answers.csv").read_text()
     assert json.loads((tmp_path / "copy" / "result.json").read_text())["answers"] == done.result["answers"]
+    carded = call("report", done.directory, "--card")
+    assert carded.exit_code == 0, carded.output
+    card = json.loads((done.directory / "card.json").read_text())
+    assert (card["strategy"], card["holds"]) == ("statistics", True)
+    values = {line["name"]: line["value"] for part in card["parts"] for line in part["lines"]}
+    assert values["Epsilon"] == done.guarantee.epsilon
+
+
+@pytest.mark.usefixtures("accounts")
+def test_an_account_has_the_whole_query_once(raw, tmp_path):
+    """All statistics share one budget."""
+    raw["privacy"] |= {"noise": "secure", "account": "clinic"}
+    assert call("account", "create", "clinic", "--epsilon", 5, "--delta", 1e-4).exit_code == 0
+    run(parse_config(raw), directory=tmp_path / "run", report=False)
+    shown = json.loads(call("account", "show", "clinic", "--json").stdout)
+    assert [one["what"] for one in shown["entries"]] == ["teams: statistics"]
+    assert 3.9 < shown["spent_epsilon"] <= 4.0
+    with pytest.raises(BadInput, match="clinic"):
+        run(parse_config(raw), directory=tmp_path / "again", report=False)
 
 
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove"])

@@ -1,4 +1,4 @@
-"""Intervals of sums, of means under a filter and of means of pairs hold the truth as often as they say."""
+"""Intervals of sums, of shares, of means under a filter and of means of pairs hold the truth as often as they say."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,10 @@ from userdp.data import Block
 SUM = {"statistic": "sum", "of": "visits", "bound": 15.0}
 MEAN = {"statistic": "mean", "of": "visits", "where": {"age": [50, 100], "city": ["Rome", "Oslo"], "often": "no"}}
 MEANS = {"statistic": "group_means", "of": "visits", "by": PAIR}
-TRUTHS = {"mean": [6.5], "group_means": [5.75, 4.75] * 3}
-"""The means of all people like those of `drawn`."""
+SHARES = {"statistic": "shares", "of": PAIR}
+EACH = pytest.mark.parametrize("asked", [SUM, MEAN, MEANS, SHARES], ids=lambda one: one["statistic"])
+TRUTHS = {"mean": [6.5], "group_means": [5.75, 4.75] * 3, "shares": [0.3, 0.2, 0.18, 0.12, 0.12, 0.08]}
+"""Means and shares of all people like those of `drawn`."""
 
 
 def drawn(rng, asked, users):
@@ -42,16 +44,19 @@ def share_held(asked, users, epsilon, repetitions):
         held += [one.low <= value <= one.high for one, value in zip(found, truth, strict=True)]
         if asked is SUM:  # the noise of one number in [0, bound], of which replacing a user moves the sum by the bound
             assert found[0].standard_error == pytest.approx(deviation * asked["bound"] / np.sqrt(2))
+        if asked is SHARES:  # no larger than those of noisy counts over the public number of people
+            plain = np.sqrt(np.array(truth) * (1 - np.array(truth)) / users + (deviation / users) ** 2)
+            assert (np.array([one.standard_error for one in found]) <= 1.1 * plain).mean() > 0.8
     return np.mean(held)
 
 
-@pytest.mark.parametrize("asked", [SUM, MEAN, MEANS], ids=lambda one: one["statistic"])
+@EACH
 def test_intervals_of_a_thousand_people_hold_the_truth(asked):
     assert 0.93 <= share_held(asked, 1000, 4.0, 400) <= 0.98
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("users", "epsilon"), [(1000, 1.0), (20_000, 1.0), (20_000, 4.0)])
-@pytest.mark.parametrize("asked", [SUM, MEAN, MEANS], ids=lambda one: one["statistic"])
+@EACH
 def test_intervals_hold_the_truth_at_other_sizes_and_budgets(asked, users, epsilon):
     assert 0.93 <= share_held(asked, users, epsilon, 400) <= 0.98
