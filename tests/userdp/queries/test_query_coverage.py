@@ -60,3 +60,19 @@ def test_intervals_of_a_thousand_people_hold_the_truth(asked):
 @EACH
 def test_intervals_hold_the_truth_at_other_sizes_and_budgets(asked, users, epsilon):
     assert 0.93 <= share_held(asked, users, epsilon, 400) <= 0.98
+
+
+def test_a_mean_under_a_filter_has_no_larger_error_than_plain_sums_at_the_same_budget():
+    """A plain sum of (1, y) in [-1, 1] moves by 2 at most if a user is replaced."""
+    problem, users, unit, found = query([MEAN]), 1000, calibrate_noise(1.0, 1e-6, 1), []
+    for repetition in range(400):
+        rng = np.random.default_rng([52, repetition])
+        block = drawn(rng, MEAN, users)
+        sums = problem.user_shares(block).sum(axis=0)
+        (ours,) = problem.answers(sums + np.sqrt(2) * unit * rng.normal(size=len(sums)), np.sqrt(2) * unit, users)
+        cells = block.features.astype(float)
+        fits = (cells[:, 0] >= 0) & (cells[:, 2:4].sum(axis=1) > 0) & (cells[:, 5] > 0)
+        people, total = np.array([fits.sum(), cells[fits, 1].sum()]) + 2 * unit * rng.normal(size=2)
+        found.append([ours.estimate, 5 * (total / people + 1)])
+    off = np.sqrt(np.mean((np.array(found) - TRUTHS["mean"]) ** 2, axis=0))
+    assert off[0] <= 1.1 * off[1], off
