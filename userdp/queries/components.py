@@ -20,6 +20,7 @@ import numpy as np
 
 from userdp.arrays.types import Rows, Vector
 from userdp.data.block import Block
+from userdp.errors import BadInput
 from userdp.queries import votes
 from userdp.queries.answers import NARROW, REMEDY, TOLD_APART, UNKNOWN, Answer, Estimated, Sums
 from userdp.queries.facts import Facts
@@ -63,6 +64,8 @@ class VarianceComponents(OfNumbers):
 
     def width(self, facts: Facts) -> int:
         self.column(facts)
+        if facts.most == 1:
+            raise BadInput(f"data.max_samples = 1: {self.name} needs two samples of a user or more; raise it")
         return len(_FIRST) + 1
 
     def rows(self, block: Block, facts: Facts) -> Rows:

@@ -85,7 +85,9 @@ def test_wrong_questions_are_refused_before_data_are_read(asked, sentence):
     assert sentence in str(error.value)
 
 
-def test_an_effect_needs_two_declared_arms():
+def test_an_effect_needs_two_declared_arms_and_components_two_samples():
+    with pytest.raises(BadInput, match=r"data\.max_samples = 1: variance_components needs two samples"):
+        answered(COMPONENTS, max_samples=1)
     with pytest.raises(BadInput, match=r"ask\.by = 'arm': an effect compares two levels or more"):
         answered(EFFECT, categorical={"arm": ["a"]})
 
