@@ -83,6 +83,11 @@ def test_without_noise_quantile_effects_are_those_of_the_distribution_functions(
     assert exact(QUANTILES, people) == pytest.approx(expected, abs=0.01)
 
 
+def test_bins_beyond_the_range_end_with_it():
+    people, asked = drawn(np.random.default_rng(4), 3000), EFFECT | {"at": [0.75]}
+    assert exact(asked | {"bins": [-50, 50, 300]}, people) == exact(asked | {"bins": [0, 50, 100]}, people)
+
+
 @given(
     shares=st.lists(st.floats(-0.3, 1.3), min_size=1, max_size=6),
     quantile=st.floats(0.01, 0.99),
