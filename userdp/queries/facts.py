@@ -1,6 +1,7 @@
 """Public facts about the columns of a query, and the conditions that a statistic's samples fit."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -111,11 +112,18 @@ def wanted_levels(wanted: object, column: Column) -> list[int]:
 
 def level_number(key: str, wanted: object, column: Column) -> int:
     """Return the number of a declared level, such as True, 1 or "1"; raise `BadInput`, naming the key, for no level."""
-    levels, text = [cell_text(level) for level in column.levels], str(wanted)
-    if cell_text(wanted) not in levels:
+    found = _numbers(column.levels).get(cell_text(wanted))
+    if found is None:
+        text = str(wanted)
         hint = did_you_mean(text, column.levels) or f"; there are {', '.join(column.levels)}"
         raise BadInput(f"{key} = {text!r}: there is no such level{hint}")
-    return levels.index(cell_text(wanted))
+    return found
+
+
+@lru_cache(maxsize=64)
+def _numbers(levels: tuple[str, ...]) -> dict[str, int]:
+    """Return the number of each level by its cells' text: made once, though every block asks for all of a filter."""
+    return {cell_text(level): number for number, level in enumerate(levels)}
 
 
 def _ends(name: str, wanted: object, column: Column) -> NDArray[np.float64]:
