@@ -1,7 +1,7 @@
 # The one image of the demo: coordinator, silos and the one-shot jobs differ by their command alone.
 #
 # Build arguments, for a machine that needs others than the usual:
-#   BASE                    a Debian-like image with Python 3.11, 3.12 or 3.13
+#   BASE                    a Debian-like image with Python 3.11 to 3.14
 #   TORCH                   what to ask pip for; a build for the CPU is taken where the index has one
 #   PIP_INDEX_URL, PIP_EXTRA_INDEX_URL   package indexes, as pip itself understands them
 ARG BASE=python:3.11-slim-bookworm

@@ -3,7 +3,7 @@
 # make site: the documentation, to read in a browser.
 # make mutants: plant each listed fault in a copy and see that the tests notice.
 # make long: everything, before an issue is called resolved; commit the record that it writes, tests/long_run.json.
-# Needs python3 (3.11, 3.12 or 3.13), make, and a network with a package index. Every target may be run again.
+# Needs python3 (3.11 to 3.14), make, and a network with a package index. Every target may be run again.
 #   make demo PYTHON=python3.12
 #   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"   (no CUDA libraries)
 
@@ -43,7 +43,7 @@ install: $(STAMP)
 
 # torch first: whatever else is installed must not choose another torch.
 $(STAMP)-demo: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in {(3, 11), (3, 12), (3, 13)} else "userdp needs Python 3.11, 3.12 or 3.13, %s is %d.%d: name another, such as make PYTHON=python3.12" % (sys.executable, *v))'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in {(3, 11), (3, 12), (3, 13), (3, 14)} else "userdp needs Python 3.11 to 3.14, %s is %d.%d: name another, such as make PYTHON=python3.12" % (sys.executable, *v))'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -c constraints.txt $(TORCH)
 	$(PIP) -c constraints.txt -e '.[fast,report]'

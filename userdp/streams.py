@@ -75,7 +75,7 @@ class Streams:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse (`BadInput`) to copy what draws ``once``."""
         if self._once:
-            raise BadInput("a strategy cannot be copied, because its budget is spent once: make a new one")
+            raise BadInput("this cannot be copied, because its budget is spent once: make a new one")
         return super().__reduce_ex__(protocol)
 
     def open(self, seed: int, index: int, purpose: int, slack: float) -> NoiseSource:

@@ -15,7 +15,7 @@ import copy
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ class PrivateGradients:
         C. So one user moves the sum by 2C if replaced, by C if added or removed; the divisor is the sampler's public
         one. The sampler that draws a cohort prices all rounds; each is charged before it is computed, and its noise is
         opened once. Later models follow from releases alone: buffers and frozen parameters, which a forward pass could
-        fill with data, may not change. The object cannot be copied.
+        fill with data, may not change. No copy draws noise again (`userdp.streams.Streams`).
         *Assumptions.* This process is trusted, with who takes part too; a number stands for one person; nothing else
         follows from the samples.
 
@@ -130,10 +130,6 @@ class PrivateGradients:
         self._streams, self._slack = Streams(secure=secure, once=True), rounding_slack(users) if secure else 0.0
         promise = sampler.guarantee(multiplier, privacy.delta, _ADVERSARY, _RESTS_ON)
         self.guarantee: Guarantee = promise.assuming(*assumptions(privacy.noise, "user", drawn=seed is None))
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse (`BadInput`) copies, which would draw the same noise and spend the budget once more."""
-        raise BadInput("private gradients cannot be copied or saved, because a budget is spent once: make new ones")
 
     @property
     def spent_epsilon(self) -> float:

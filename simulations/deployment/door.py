@@ -2,7 +2,8 @@
 
 *Formal guarantees.* *Claim.* Strangers together hold at most `Door.connections` sockets, each for at most
 `Door.seconds`, whatever they send or leave out, before TLS, too; they take no connection from a peer that is trusted,
-and those of one address take none from another address that has fewer. *Why.* A new connection beyond a limit ends the
+and those of one address take none from another address that has fewer. One who is known keeps `Door.each` of them at
+most. *Why.* A new connection beyond a limit ends the
 oldest one of a stranger: of the same address, or of the address that has most. So who sends a whole request at once is
 served beside any number of half requests. *Assumptions.* A stranger cannot open connections faster than another one's
 first request arrives; the loop is asyncio's own, which accepts by `socket.accept`.
@@ -31,6 +32,7 @@ class _Guest:
     socket: socket.socket
     until: float
     trusted: bool = False
+    who: str = ""
 
 
 @dataclass
@@ -62,11 +64,15 @@ class Door:
         self._guests[peer] = _Guest(connection, time.monotonic() + self.seconds)
         return True
 
-    def trust(self, peer: Peer | None) -> None:
-        """Write down that a peer is known, and has begun a request."""
+    def trust(self, peer: Peer | None, who: str = "") -> None:
+        """Write down that a peer is known, and has begun a request; of ``who``, if told, at most ``each`` are."""
+        self._forget()
         guest = self._guests.get(peer) if peer is not None else None
-        if guest is not None:
-            guest.until, guest.trusted = time.monotonic() + self.trusted, True
+        if guest is None:
+            return
+        others = sum(one is not guest and one.who == who for one in self._guests.values())
+        if not who or others < self.each:
+            guest.until, guest.trusted, guest.who = time.monotonic() + self.trusted, True, who
 
     def sweep(self) -> None:
         """End the connections whose time is over."""

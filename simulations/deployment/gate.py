@@ -77,7 +77,7 @@ def gate(
         key = headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, "")
         known = anybody or (key in keys and _signed(headers))
         if known and door is not None and request.client is not None:
-            door.trust((request.client.host, request.client.port))
+            door.trust((request.client.host, request.client.port), "" if anybody else key)
         limit = large if known else SMALL
         body = _limited(request, limit)
         try:

@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ _APP_ROOT = Path(__file__).resolve().parents[2]
 _STATE = "state_private"  # name of the text in an archive; arrays are named "state_private.KEY"
 _FORMAT = 3
 _OF_VERSIONS = ("userdp", "numpy")  # packages that decide the bits of a round that is computed again
+
+_OF_BASE = {".json", ".safetensors"}  # what `userdp.neural.language` reads of a base model
+_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}  # of which no tokenizer is made
 
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
@@ -245,6 +249,7 @@ def digest_of(config: RunConfig) -> str:
     settings = _settings(config)
     if config.privacy.noise == "seeded":
         settings["files"] = [_digest_of_file(path) for path in _files(settings["configuration"])]
+        settings["files"] += _of_language(settings["configuration"])
     text = json.dumps(settings, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.replace(f"{_APP_ROOT}{os.sep}", "").encode()).hexdigest()
 
@@ -252,10 +257,23 @@ def digest_of(config: RunConfig) -> str:
 def _files(configuration: Mapping[str, Any]) -> list[str | None]:
     """Return the paths of all files that a configuration names and from which models or samples are made."""
     data, problem = configuration["data"], configuration["problem"]
-    places = (str(problem.get("model")), str(data.get("sequence", {}).get("tokenizer")))
-    folders = [Path(place.removeprefix("hf:")) for place in places if place.startswith("hf:")]
-    inside = [str(path) for folder in folders for path in sorted(folder.rglob("*"))]
-    return [data.get("path"), problem.get("initial_model"), *inside]
+    return [data.get("path"), problem.get("initial_model")]
+
+
+def _of_language(configuration: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the digests of what is read of a base model's folder and a tokenizer's, each once a process."""
+    base, words = configuration["problem"].get("model"), configuration["data"].get("sequence", {}).get("tokenizer")
+    for place, others in ((base, False), (words, True)):
+        folder = Path(place.removeprefix("hf:")) if isinstance(place, str) and place.startswith("hf:") else None
+        for path in sorted(folder.rglob("*")) if folder else ():
+            if path.is_file() and (path.suffix not in _WEIGHTS if others else path.suffix in _OF_BASE):
+                about = path.stat()
+                yield _kept_digest(str(path), about.st_size, about.st_mtime_ns, about.st_ctime_ns) or ""
+
+
+@cache
+def _kept_digest(path: str, *marks: int) -> str | None:
+    return _digest_of_file(path)
 
 
 def _digest_of_file(path: str | None) -> str | None:

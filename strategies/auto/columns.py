@@ -73,9 +73,10 @@ class SumOfColumns(Stage, share=0.1):
         size = min(float(released[1]) + 0.5, 1.0)
         if size < KNOWN * deviation:
             return {"noise_deviation": deviation}
-        # A score of zero predicts the slope of a target of zero.
-        mean = float(family.slopes(np.zeros(1), np.zeros(1, np.float32))[0]) - 2 * slope * float(released[0]) / size
-        least = max(2 * slope * deviation / size, LEAST_PART) if family.open_ends else 0.0
+        # At a score of zero slopes are linear in the target.
+        zero, one = family.slopes(np.zeros(2), np.array([0, 1], np.float32)).tolist()
+        mean = (zero - 2 * slope * float(released[0]) / size) / (zero - one)
+        least = max(2 * slope * deviation / size / (zero - one), LEAST_PART) if family.open_ends else 0.0
         mean = min(max(mean, family.low + least), family.high - least)
         progress.begin(self.model.domain.project(progress.start + family.score_of(mean) / (size * length)))
         progress.curvature = min(MARGIN * family.curvature_at(mean), family.curvature_bound(math.inf))

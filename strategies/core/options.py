@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
@@ -25,7 +26,7 @@ class StrategyOptions(Section):
     def __init_subclass__(cls, *, restates: Collection[str] = (), **settings: Any) -> None:
         super().__init_subclass__(**settings)
         inherited = {name for base in cls.__bases__ if issubclass(base, StrategyOptions) for name in base.model_fields}
-        anew = inherited & vars(cls).get("__annotations__", {}).keys()
+        anew = inherited & get_annotations(cls).keys()
         if anew != set(restates):
             raise TypeError(
                 f"{cls.__name__} declares {sorted(anew)} of its bases anew and restates {sorted(restates)}: make them "

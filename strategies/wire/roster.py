@@ -112,7 +112,7 @@ class Roster:
         else:
             self._settle(timeout, asking.sight())
         if self.places and (asking.seen or asking.silent):  # Nobody may know whether anybody lacks a node.
-            log.warning("not every node said whom it holds after roster_timeout = %s s: %s", timeout, asking.sight())
+            log.warning("some nodes did not say whom they hold after roster_timeout = %s s: see their logs", timeout)
         elif self.places and not (self.nodes or getattr(grid, "complete", False)):
             log.warning(
                 "as users may come and go, nothing tells whether a node stayed away: give engine.nodes (nodes of start)"

@@ -3,6 +3,7 @@
 import inspect
 import json
 import pickle
+import threading
 from functools import partial, wraps
 from unittest.mock import Mock
 
@@ -224,6 +225,10 @@ SPREAD = [
 ]  # fmt: skip
 
 
+def without_use(held):
+    return seeded()
+
+
 class Powers:
     def __init__(self, power):
         self.power = power
@@ -270,6 +275,7 @@ def with_attribute():
         ("loss", with_factor(2), [with_factor(3)]),
         ("loss", passing(called(-1)), [passing(called(1))]),
         ("loss", passing(called(-1).__call__), [passing(called(1).__call__)]),
+        ("loss", with_factor(memoryview(b"one")), [with_factor(memoryview(b"two")), with_factor(b"one")]),
         ("module", bent(closed(2)), [bent(closed(4)), bent(nn.functional.relu)]),
         ("loss", nn.BCEWithLogitsLoss(reduction="none"), [nn.BCEWithLogitsLoss(reduction="sum")]),
     ],
@@ -277,6 +283,14 @@ def with_attribute():
 def test_another_code_shape_value_or_closure_has_another_name(field, one, others):
     names = [place_of(each, field) for each in (one, *others)]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("kind", "make"), [("lock", threading.Lock), ("generator", lambda: (one for one in "12"))])
+def test_what_has_no_value_has_no_name(kind, make):
+    with pytest.raises(BadInput, match=f"problem.loss holds a {kind}, whose value cannot be read"):
+        place_of(with_factor(make()), "loss")
+    with pytest.raises(BadInput, match=f"problem.module holds a {kind}, whose value cannot be read"):
+        place_of(partial(without_use, make()), "module")
 
 
 @pytest.mark.parametrize(

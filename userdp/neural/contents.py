@@ -74,6 +74,8 @@ def _value(thing: Any) -> Any:  # noqa: PLR0911  (one line a kind)
         return repr(thing.get_state(legacy=False))
     if isinstance(thing, random.Random):
         return thing.getstate()
+    if isinstance(thing, memoryview):
+        return thing.format, thing.shape, thing.tobytes()
     if isinstance(thing, set | frozenset):
         return type(thing).__name__, sorted(map(repr, thing))
     if isinstance(thing, _BY_REPR):
@@ -97,12 +99,17 @@ def _pickled(thing: Any) -> bytes | None:
     try:
         return pickle.dumps(thing)
     except Exception:  # any error of the object
-        return None
+        return b"" if hasattr(thing, "__dict__") else None  # whose attributes are all that there is
 
 
 def described(root: Any) -> dict[Path, Any]:
     """Describe all contents of ``root``, by path."""
     return {path: _value(thing) for path, thing in _walk(root)}
+
+
+def without_value(found: dict[Path, Any]) -> str | None:
+    """Return the kind of something described whose value cannot be told, None if there is nothing such."""
+    return next((one[0] for one in found.values() if type(one) is tuple and one[1:] == (0, None)), None)
 
 
 def code_in(root: Any) -> Iterator[FunctionType | MethodType | type]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from userdp.errors import BadInput
 from userdp.named import keep_object
-from userdp.neural.contents import code_in, described
+from userdp.neural.contents import code_in, described, without_value
 from userdp.neural.isolation import as_trained
 from userdp.neural.problem import made_by
 
@@ -25,7 +25,7 @@ def place_of(value: Callable[..., Any], field: str) -> str:
     The digest in it is of the source of the object, of its layers and of the functions and callable objects in them,
     what closures and defaults hold, and the layers with their shapes and attributes. A module also has its values in
     it, a function or class only what it makes. ``field`` of [problem] gets the object. Raises `BadInput` if that is
-    "module" and cannot be trained, if there is no source, or if a variable of a closure has no value.
+    "module" and cannot be trained, if there is no source, or if a variable of a closure or an object has no value.
     """
     root: Any = value
     while isinstance(root, partial):
@@ -43,7 +43,13 @@ def place_of(value: Callable[..., Any], field: str) -> str:
                 kinds += [] if isinstance(one, MethodType) else [one]
                 contents += _held(one, field)
     sources = [_source(one, field) for one in dict.fromkeys(_with_bases(kinds))]
-    told = repr((sources, sorted(described(contents).items())))
+    found = described(contents)
+    if (blind := without_value(found)) is not None:
+        raise BadInput(
+            f"problem.{field} holds a {blind}, whose value cannot be read, though the record of a run needs a digest "
+            "of it: hold a number, a text, a list or an array in its place"
+        )
+    told = repr((sources, sorted(found.items())))
     return keep_object(value, kind.__qualname__, sha256(told.encode()).hexdigest())
 
 

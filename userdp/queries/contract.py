@@ -69,8 +69,8 @@ def check_rows(one: Statistic, query: TableQuery, block: Block, rows: Rows) -> N
             apart <= math.sqrt(2) + _ROUNDING,
             f"has two rows {apart:.6g} apart, and sqrt(2) is the most: let no entry be negative",
         )
-    kept = np.allclose(rows, held_to_bounds(one, rows), rtol=0, atol=_ROUNDING)
-    _insist(one, kept, "has negative entries, which a query replaces by zero: shift them")
+    kept = np.allclose(rows, dense(held_to_bounds(one, rows)), rtol=0, atol=_ROUNDING)
+    _insist(one, kept, "has negative entries, or votes of more than 1 together, which a query mends: shift or divide")
     for user in range(block.users):
         alone = _rows(one, query, block.part(user, user + 1))
         _insist(

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PlainValidator, SerializeAsAny, ValidationError
-from scipy.sparse import hstack
+from scipy.sparse import csr_array, hstack
 
 from userdp.accounting.checks import check_relation
 from userdp.accounting.guarantee import Relation
@@ -38,17 +38,17 @@ from userdp.queries.statistics import Quantiles, Statistic
 _INSIDE = 1.0 - 2.0**-40
 
 
-def held_to_bounds(one: Statistic, rows: Rows) -> Rows:
+def held_to_bounds(one: Statistic, rows: AnyRows) -> AnyRows:
     """Return the rows of a statistic within the bounds that the proof above needs.
 
     For the statistics of this package `userdp.queries.votes` proves them. For others they are made to hold: entries
     that are negative or not finite become zero, and rows longer than 1 are shortened; no two such rows are further
-    apart than sqrt(2).
+    apart than sqrt(2). A row of a choice is one vote, and adds up to 1 at most.
     """
     if one.statistic in STATISTICS.places:
         return rows
-    kept = np.maximum(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0), 0.0)
-    return np.asarray(kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1.0))
+    kept = np.maximum(np.nan_to_num(dense(rows), nan=0.0, posinf=0.0, neginf=0.0), 0.0)
+    return np.asarray(kept / np.maximum(np.linalg.norm(kept, 1 if one.chooses else 2, axis=1, keepdims=True), 1.0))
 
 
 class TableQuery(SharesProblem):
@@ -143,13 +143,13 @@ class TableQuery(SharesProblem):
         for one, width in zip(self.asked, self.widths, strict=True):
             if not one.chooses:
                 where = slice(place, place := place + width)
-                own = held_to_bounds(one, dense(self.rows(one, block)))
+                own = dense(held_to_bounds(one, self.rows(one, block)))
                 np.multiply(own, self.factors[where] * _INSIDE, out=rows[:, where])
         return rows
 
     def user_ranks(self, block: Block) -> Sparse:
         """See `SharesProblem`."""
-        parts: list[Any] = [self.rows(one, block) for one in self.quantiles]
+        parts: list[Any] = [csr_array(held_to_bounds(one, self.rows(one, block))) for one in self.quantiles]
         found = hstack(parts, format="csr")
         return sparse_rows(_INSIDE * found.data, found.indices, found.indptr, found.shape[1])
 

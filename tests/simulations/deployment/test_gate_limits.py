@@ -294,6 +294,22 @@ def test_a_crowd_of_one_address_takes_no_place_of_another_one_nor_of_who_is_know
             end.close()
 
 
+def test_who_is_known_keeps_a_part_of_the_connections_and_no_more():
+    door, ends = Door(connections=6, each=2), []
+    for port in range(5):
+        ends += pair()
+        assert door.admit(ends[-2], ("greedy", port)) or port > 3
+        door.trust(("greedy", port), "its key")
+        door.trust(("greedy", 0), "its key")
+    assert [guest.trusted for guest in door._guests.values()] == [True, True, False, False]
+    ends += pair()
+    assert door.admit(ends[-2], ("silo", 1))
+    door.trust(("silo", 1), "another key")
+    assert door._guests["silo", 1].trusted
+    for end in ends:
+        end.close()
+
+
 def test_whom_the_door_does_not_admit_gets_no_connection():
     entrance = _Entrance(Door(connections=1), "127.0.0.1", 0)
     with entrance, socket.create_connection(entrance.getsockname()) as first:

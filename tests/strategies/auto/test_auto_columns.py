@@ -18,7 +18,7 @@ from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
-from userdp.problems import OneHotPoisson, OneHotSquared, SparseLogistic, SparseSquared
+from userdp.problems import OneHotPoisson, OneHotSquared, SparseCloglog, SparseLogistic, SparseSquared
 
 USERS, COLUMNS, SAMPLES = 5, 6, 3
 PROBLEMS = {
@@ -149,6 +149,17 @@ def test_training_starts_at_one_level_unless_the_sum_of_columns_is_unknown_or_te
     stage.take(method.memory, np.zeros(2), watched)
     # All samples have two columns of 1 / sqrt(2), times the share; a score of the level predicts the mean.
     np.testing.assert_allclose(method.memory.model * share * math.sqrt(2.0), level, atol=1e-12)
+
+
+@pytest.mark.parametrize("mean", [0.05, 0.3, 0.9])
+def test_training_of_hazards_starts_at_their_mean(mean):
+    """At a score of zero the slope of a target y is 1 - y e / (e - 1): it falls by 1.58 from 0 to 1."""
+    stage, share = SumOfColumns(SparseCloglog(COLUMNS, 1.0, 2, 50.0)), 0.9
+    method, slope = make(Auto, stage.model, USERS), 1 - mean * math.e / (math.e - 1)
+    watched = Watched(answer=np.array([slope / 2 * share, share - 0.5]), deviation=1e-6)
+    stage.take(method.memory, np.zeros(2), watched)
+    score = method.memory.model * share * math.sqrt(2.0)
+    np.testing.assert_allclose(-np.expm1(-np.exp(score)), mean, rtol=1e-4)
 
 
 def test_columns_that_noise_hides_are_shrunk_and_the_others_equally_curved():

@@ -220,6 +220,19 @@ def test_a_silo_that_stays_away_is_missed_where_users_come_and_go_if_it_was_decl
     assert ("nothing tells whether a node stayed away" in caplog.text) == (places and not complete and not nodes)
 
 
+def test_how_many_nodes_were_silent_is_not_told_where_users_come_and_go(caplog):
+    """One person more is one node more, where each node is a user."""
+    said = []
+    for users in ([0, 1, 2], [0, 1, 2, 3]):
+        roster = Roster(6)
+        roster.places = True
+        caplog.clear()
+        roster.gather(ScriptedGrid([holds(one) for one in users], silent=(2,)), timeout=0.01)
+        said.append(caplog.text)
+    assert "some nodes did not say whom they hold" in said[0]
+    assert said[0] == said[1]
+
+
 def renewed(lives, monkeypatch, rounds=((10, 30),), **settings):
     """Gather a roster of these lives, renew it at these moments, and return it with its grid."""
     monkeypatch.setattr(asking_module, "time", clock := Clock())

@@ -318,10 +318,18 @@ def test_a_buffer_that_is_new_is_refused():
         private.backward(nobody)
 
 
-@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps, torch.save])
+def test_a_second_name_of_its_parts_releases_no_round_again():
+    private = planned()
+    other = copy.copy(private)
+    asked(private)
+    with pytest.raises(RunFailed, match=r"not those that the sampler drew|was drawn before"):
+        other.backward(nobody)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, pickle.dumps, torch.save])
 def test_it_cannot_be_copied_saved_or_sent(how, tmp_path):
     given = (tmp_path / "saved.pt",) if how is torch.save else ()
-    with pytest.raises(BadInput, match="cannot be copied or saved, because a budget is spent once"):
+    with pytest.raises(BadInput, match="cannot be copied, because its budget is spent once"):
         how(planned(), *given)
 
 

@@ -9,7 +9,7 @@ import pytest
 from userdp.errors import ContractBroken
 from userdp.queries.contract import SHAPE, people
 from userdp.queries.registry import STATISTICS
-from userdp.queries.statistics import Histogram, Mean
+from userdp.queries.statistics import Histogram, Mean, Quantiles
 from userdp.queries.table import TableQuery
 from userdp.testing import check_statistic
 
@@ -144,6 +144,28 @@ def test_a_statistic_that_breaks_the_contract_is_noticed(kind, told):
 
 def test_a_statistic_that_never_knows_its_answer_breaks_nothing():
     check_statistic(NeverKnown, of="number", bins=[0, 50, 100])
+
+
+class ManyVotes(Quantiles):
+    def rows(self, block, facts):
+        return 3.0 * super().rows(block, facts)
+
+
+class VotesAgainst(Quantiles):
+    def rows(self, block, facts):
+        return -super().rows(block, facts).toarray()
+
+
+@pytest.mark.parametrize(("kind", "told"), [(ManyVotes, "l2 norm 3"), (VotesAgainst, "has negative entries|apart")])
+def test_choices_from_outside_are_noticed_and_have_one_vote(kind, told):
+    settings = {"of": "number", "bins": [0, 20, 30, 100]}
+    with pytest.raises(ContractBroken, match=f"{kind.__name__} .*({told})"):
+        check_statistic(kind, **settings)
+    asked = [kind(statistic="mine.py:Mine", **settings), Quantiles(statistic="quantiles", **settings)]
+    query = TableQuery(asked, "replace_one", SHAPE, 3)
+    rows = query.user_ranks(query.bound(people(np.random.default_rng(2)))[0]).toarray()
+    assert rows.min() >= 0
+    assert np.all(rows.reshape(len(rows), 2, 3).sum(axis=2) <= 1)
 
 
 @pytest.mark.parametrize("kind", [TooLong, FarApart, NotFinite])
