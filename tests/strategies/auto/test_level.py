@@ -185,7 +185,7 @@ def test_a_way_is_forgotten_that_chance_makes_as_long_in_one_run_of_twenty(name,
 
 @pytest.mark.parametrize(("deviation", "times"), [(0.0, 1.0), (1e3, sum(n**-2 for n in range(1, 10)) * 9)])
 def test_noise_that_hides_the_matrix_makes_long_ways_by_chance(deviation, times):
-    """Of nine equal releases the known gradient is a mean; the moves add up, each by its share of one, uncorrected."""
+    """Nine equal releases: the known gradient is their mean, and of uncorrected moves each adds its share of noise."""
     progress = make(Auto, FAMILIES["squared"], USERS).memory
     progress.whitened = replace(progress.whitened, deviation=deviation)
     known, full = Known(np.zeros(3), np.full(3, 9.0), np.full(3, 9.0)), np.zeros(3)
