@@ -40,7 +40,7 @@ from simulations.api.prediction import THIS, SavedModel
 from simulations.config.run_config import RunConfig, load_config, parse_config
 from simulations.records.observer import Observer
 from simulations.reports.progress import progress_bar
-from simulations.reports.standing import NON_PRIVATE, references
+from simulations.reports.standing import NON_PRIVATE, Usable, references
 from simulations.reports.units import about_errors, errors_of, ordered, shown_with_error
 from simulations.runs.build import make_plan
 from simulations.runs.run import run
@@ -118,6 +118,8 @@ class TrainedModel(SavedModel, WithReport):
         """Return the title and why nothing was measured, the metrics to show first and the others, and their errors."""
         head = ["{problem} by {strategy}: {dimension} parameters, {rounds} rounds".format(**self.result)]
         head += [f"Not measured: {self.result['not_measured']}."] if self.result.get("not_measured") else []
+        usable = Usable.of(self.rounds)
+        head += [] if usable is None else [usable.sentence]
         errors = errors_of(self.result, self.config.data.model_dump(exclude_none=True))
         whole = self.in_target_units(self.summary()).astype(object)
         for name in whole.index:

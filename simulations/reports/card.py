@@ -18,6 +18,7 @@ from simulations.records.released_fields import KINDS, RELEASED, all_fields, kep
 from simulations.records.run_directory import CARD, FILES, as_json, check_files, read_json, write_text, writing
 from simulations.reports.explain import METRICS
 from simulations.reports.report import fill, promise
+from simulations.reports.standing import Usable
 from strategies.core.about import NOTES, About
 from strategies.core.plan import explained
 from strategies.registry import STRATEGIES
@@ -94,6 +95,7 @@ class Values:
         read: dict[str, Any] = {name: read_json(directory / name) for name in _NEEDED if name.endswith(".json")}
         read["config.toml"] = tomllib.loads((directory / "config.toml").read_text(encoding="utf-8"))
         rounds = pd.read_parquet(directory / "rounds.parquet")
+        self.usable = Usable.of(rounds)  # noised, like all that it is made of
         read["rounds.parquet"] = {str(name): rounds[name].dropna().tolist() for name in rounds.columns}
         self._files = {name: kept(name, values, RELEASED) for name, values in read.items()}
         self.guarantee = Guarantee.from_dict(self["guarantee.json"])
@@ -152,9 +154,11 @@ def _first(values: Values) -> list[str]:
     if not guarantee.holds:
         return [f"{NO_GUARANTEE}: {guarantee}", plain_words]
     simulated = values["config.toml: privacy.noise"] == "seeded"
+    usable = values.usable
     alarms = {
         f"{SIMULATED}: {values['guarantee.json: noise']}; no real person is protected": simulated,
         f"{SAMPLES}: a person with many samples is protected less": guarantee.unit == "sample",
+        "" if usable is None else usable.sentence: usable is not None and usable.few,
     }
     return [*(alarm for alarm, raised in alarms.items() if raised), plain_words]
 
@@ -203,6 +207,11 @@ def _algorithm(values: Values) -> list[Line]:
             for name, one in covered
         ),
         *([] if covered else [Line("Utility", "not measured under the guarantee", "config.toml: privacy.evaluate")]),
+        *(
+            Line("Usable share", one.share, "rounds.parquet: fact.filled_share", one.sentence)
+            for one in (values.usable,)
+            if one is not None
+        ),
         *values.line("Levels that noise hides", "result.json: hidden_levels", HIDDEN_LEVELS),
         Line("Bias", BIAS),
         *_numbers(values, _BOUNDS),

@@ -12,9 +12,7 @@ from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 
-_TAIL, _TYPICAL = 4.0, 1.5
-"""Largest changes of users' losses, over the product of the root mean squares of slopes and of changes of the score;
-and the former over typical slopes."""
+_TAIL = 4.0  # Largest changes of users' losses, over the root mean squares of slopes and of changes of the score
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def largest_gain(progress: Progress) -> float:
     root mean square, and far shorter for rare classes: theirs follows from the mean target.
     """
     distance = math.sqrt(float(progress.space.seen @ moved(progress) ** 2))
-    return _TAIL * max(_TYPICAL * progress.slope_deviation, progress.slope) * distance
+    return _TAIL * progress.slope_size * distance
 
 
 def _plain(progress: Progress) -> bool:

@@ -12,6 +12,7 @@ from userdp.state import Stateful
 
 PAIRED = 2.0  # Curvature over that of a column alone, which steps assume: as if columns came in pairs
 SHOWN = 3.0  # Standard deviations of noise that a column's second moment must exceed to be told from others
+RARE = 3.0  # Least share of users who have a column, in standard deviations of its noise
 _LEAST = 1e-12  # Least second moment of a column
 
 
@@ -92,3 +93,23 @@ class ColumnCoordinates(Stateful):
     def placed(self, move: Vector, z: Vector) -> Vector:
         """Return the coordinates of a move (p,) of the model, with the common level of z."""
         return np.append((move - self.scales[-1] * z[-1]) / self.scales[:-1], z[-1])
+
+
+def column_scales(released: Vector, deviation: float, low: float, high: float, width: float) -> Vector:
+    """Estimate the (p,) sizes of columns from noisy means of `userdp.nodes.moments.column_scales`.
+
+    A share C of users has the column, and their logarithms average l: its root mean square is near ``sqrt(C) e^l``.
+    Where C is hardly more than noise, nothing is known of l: it is drawn towards the columns that are known, by how
+    far these differ (an empirical Bayes estimate).
+    """
+    present, logs = np.split(released, 2)
+    span = math.log(high / low)
+    share = np.clip(present + 0.5, min(1.0, RARE * deviation), 1.0)
+    # Users without the column count as if theirs were of the largest size.
+    size = math.log(high) + span * np.clip((logs / width - 0.5) / share, -1.0, 0.0)
+    variance = (span * deviation / width / share) ** 2
+    weight = 1 / (variance + 0.25)
+    centre = float((weight * size).sum() / weight.sum())
+    spread = max(0.0, float((weight * ((size - centre) ** 2 - variance)).sum() / weight.sum()))
+    known = spread / (spread + variance) if spread > 0 else np.zeros_like(variance)
+    return np.asarray(np.sqrt(share) * np.exp(centre + known * (size - centre)))

@@ -24,8 +24,6 @@ FLOOR, LEAST_FLOOR = 0.5, 0.25
 eigenvalue itself, held between these two: where moments are little hidden by noise, so are gradients, and slow
 directions cost more than steps that `Progress.heed` may shorten."""
 
-RARE = 3.0  # Least share of users who have a column, in standard deviations of its noise
-
 
 @dataclass(frozen=True)
 class Whitening(Stateful):
@@ -46,6 +44,11 @@ class Whitening(Stateful):
     def doubtful(self) -> NDArray[np.bool_]:
         """(p,) the directions whose second moment noise may have lowered by a third or more."""
         return np.asarray((self.seen < 1) | (self.raised < 2 * self.deviation * math.sqrt(2 * len(self.matrix))))
+
+    @property
+    def sure(self) -> Vector:
+        """(p,) the second moments beyond their noise's typical eigenvalue, over the raised: curvature is as large."""
+        return np.maximum(self.seen - self.deviation * math.sqrt(len(self.matrix) / 2) / self.raised, 0.0)
 
     @property
     def followed(self) -> Vector:
@@ -72,28 +75,11 @@ def whitening(moments: Array, deviation: float) -> Whitening:
     return Whitening(vectors / np.sqrt(raised), raised, np.clip(values / raised, 0.0, 1.0), deviation)
 
 
-def column_scales(released: Vector, deviation: float, low: float, high: float, width: float) -> Vector:
-    """Estimate the (p,) sizes of columns from noisy means of `userdp.nodes.moments.column_scales`.
-
-    A share C of users has the column, and their logarithms average l: its root mean square is near ``sqrt(C) e^l``.
-    Where C is hardly more than noise, nothing is known of l: it is drawn towards the columns that are known, by how
-    far these differ (an empirical Bayes estimate).
-    """
-    present, logs = np.split(released, 2)
-    span = math.log(high / low)
-    share = np.clip(present + 0.5, min(1.0, RARE * deviation), 1.0)
-    # Users without the column count as if theirs were of the largest size.
-    size = math.log(high) + span * np.clip((logs / width - 0.5) / share, -1.0, 0.0)
-    variance = (span * deviation / width / share) ** 2
-    weight = 1 / (variance + 0.25)
-    centre = float((weight * size).sum() / weight.sum())
-    spread = max(0.0, float((weight * ((size - centre) ** 2 - variance)).sum() / weight.sum()))
-    known = spread / (spread + variance) if spread > 0 else np.zeros_like(variance)
-    return np.asarray(np.sqrt(share) * np.exp(centre + known * (size - centre)))
-
-
 CLIP_BIAS = 0.2  # Assumed bias of the best constant by clips, in deviations of users' slopes
 OFF_CENTRE = 0.2  # Assumed mean of the way's scores over their root mean square: centres are those of weighted users
+TYPICAL = 1.5
+"""Root mean square of users' slopes over their geometric mean, which lengths release: in five directions about 2.1 for
+one normal sample a user, and 1.1 for means of many. This is the geometric mean of the two."""
 RARELY = 0.05  # Share of tables without a signal of which a model is released rather than the constant
 CERTAIN = 2.0  # Standard deviations of noise by which measured curvature must exceed the assumed one to shorten steps
 
@@ -109,19 +95,22 @@ def following_optimiser(dimension: int) -> ServerOptimiser:
 class Known(Stateful):
     """The gradient in the coordinates as estimated from all releases, and the variance of its error, both (p,)."""
 
-    remembered: ClassVar[tuple[str, ...]] = ("gradient", "variance")
+    remembered: ClassVar[tuple[str, ...]] = ("gradient", "variance", "walked")
     gradient: Vector
     variance: Vector
+    walked: Vector  # that of all moves together, which curvature corrects only as far as it is sure
 
-    def corrected(self, released: Vector, deviation: float, change: Vector, doubt: Vector) -> "Known":
+    def corrected(self, released: Vector, deviation: float, change: Vector, doubt: Vector, sure: Vector) -> "Known":
         """Return the estimate after another release: its precision-weighted mean with the prediction (Kalman 1960).
 
-        The gradient has changed by ``change`` since the former release, known up to variance ``doubt``.
+        The gradient has changed by ``change`` since the former release, known up to variance ``doubt``. Of the error
+        of former moves it shows the share that is ``sure``.
         """
         variance = self.variance + doubt
         gain = variance / (variance + deviation**2)
         predicted = self.gradient + change
-        return Known(predicted + gain * (released - predicted), gain * deviation**2)
+        walked = (1 - sure * gain) ** 2 * self.walked + (gain * deviation) ** 2
+        return Known(predicted + gain * (released - predicted), gain * deviation**2, walked)
 
 
 @dataclass
@@ -197,13 +186,15 @@ class Progress(Stateful):
         """Correct the known gradient by a release, predicted from the former ones and the last step."""
         known = self.known
         if known is None:
-            self.known = Known(released, np.full(len(released), deviation**2))
+            variance = np.full(len(released), deviation**2)
+            self.known = Known(released, variance, variance)
             return
         self.heed(released, deviation)
         spread = self.spread(self.move)
         change = self.curvature * self.space.seen * spread
         doubt = self.curvature**2 * self.space.doubt(spread)
-        self.known = known.corrected(released, deviation, change, doubt)
+        sure = self.whitened.sure if self.columns is None else np.ones(len(doubt))
+        self.known = known.corrected(released, deviation, change, doubt, sure)
 
     def heed(self, released: Vector, deviation: float) -> None:
         """Shorten steps where the gradient changed by more than the coordinates explain.
@@ -251,6 +242,11 @@ class Progress(Stateful):
         """The typical slope of a user in each coordinate, as last released."""
         return self.length / math.sqrt(len(self.z))
 
+    @property
+    def slope_size(self) -> float:
+        """The root mean square of users' slopes in each coordinate, as far as releases tell."""
+        return max(TYPICAL * self.slope_deviation, self.slope)
+
     def slope_variance(self, known: Known, bias: float) -> float:
         """Return the variance of the gradient along the constant, with a bias of so many typical slopes."""
         return float(known.variance @ self.along**2) + (bias * self.slope_deviation) ** 2
@@ -295,9 +291,9 @@ class Progress(Stateful):
 
         Of a way of squared length S and variance V in p coordinates a share of ``V / S`` is worth forgetting (James and
         Stein 1961), and ``sqrt(2 / p)`` of that more for how much V varies; and all of a way that chance makes as long
-        once in twenty, were the curvature of rates and counts lower by its error. V is that of the noise, and that by
-        which people like these ``users`` differ. Unless predictions will be ``balanced``, their mean moves to the
-        constant's, the more the less certain it is.
+        once in twenty, were curvature lower by its error: that of the matrix, and of rates and counts. V is that of the
+        noise, and that by which people like these ``users`` differ. Unless predictions will be ``balanced``, their mean
+        moves to the constant's, the more the less certain it is.
         """
         biased = self.settle()
         if self.known is None or len(self.across) > 1 or not self.learns:
@@ -306,11 +302,12 @@ class Progress(Stateful):
         along = self.along if released else np.zeros(len(self.z))
         centre = float(along @ self.z) / (float(along @ along) or 1.0) * along
         way = self.z - centre
-        slopes = max(self.slope_deviation, self.slope) ** 2 / users
-        chance = float(seen @ (self.known.variance + slopes)) / (self.curved or self.curvature) ** 2
+        slopes, curvature = self.slope_size**2 / users, self.curved or self.curvature
+        noises = (self.known.variance, np.maximum(self.known.walked, self.known.variance))
+        chance, most = (float(seen @ (noise + slopes)) / curvature**2 for noise in noises)
         square, vague = float(seen @ way**2), self.level_deviation if self.slope > 0 else 0.0
         likely = float(chdtri(len(way) - released, RARELY)) / len(way) * (1 + vague) ** 2
-        forgotten = (1 + math.sqrt(2 / len(way))) * chance / square if square > likely * chance else 1.0
+        forgotten = (1 + math.sqrt(2 / len(way))) * chance / square if square > likely * most else 1.0
         way *= 1 - min(forgotten, 1.0)
         if released and not balanced:
             wanted = (self._stretch(way) * self.constant[-1] - self.start[-1]) * along
@@ -325,7 +322,7 @@ class Progress(Stateful):
         """Make a part that exists from a later round on."""
         if attribute == "inference":
             return Inference(self.start, self.coordinates, self.size, self.start)
-        return Known(self.z, self.z) if attribute == "known" else following_optimiser(len(self.start))
+        return Known(self.z, self.z, self.z) if attribute == "known" else following_optimiser(len(self.start))
 
     @property
     def model(self) -> Vector:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from strategies.auto.column_coordinates import SHOWN
-from strategies.auto.progress import Progress, column_scales, whitening
+from strategies.auto.column_coordinates import SHOWN, column_scales
+from strategies.auto.progress import Progress, whitening
 from strategies.auto.releases import Movement, Release
 from strategies.clipping.recentred_clipping import LOG_DISTANCE
 from userdp.arrays.types import Vector

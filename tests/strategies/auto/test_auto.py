@@ -15,8 +15,9 @@ from simulations.config.run_config import parse_config
 from simulations.runs.build import build_problem, load_datasets, make_strategy, public_facts
 from strategies import Auto
 from strategies.auto.choice import Choice
+from strategies.auto.column_coordinates import column_scales
 from strategies.auto.level import Level
-from strategies.auto.progress import Known, Progress, Whitening, column_scales, whitening
+from strategies.auto.progress import Known, Progress, Whitening, whitening
 from strategies.auto.releases import Movement, Release, Shares
 from strategies.auto.stages import CAUTION, Gradient, StepLength
 from strategies.baselines.regressions import LpRegression
@@ -184,12 +185,13 @@ def test_the_gradient_known_from_many_releases_is_their_precision_weighted_mean(
     rng = np.random.default_rng(8)
     truth, deviations = rng.normal(size=4), [0.5, 0.2, 1.0, 0.3]
     releases = [truth + deviation * rng.normal(size=4) for deviation in deviations]
-    known = Known(releases[0], np.full(4, deviations[0] ** 2))
+    known = Known(releases[0], *[np.full(4, deviations[0] ** 2)] * 2)
     for released, deviation in zip(releases[1:], deviations[1:], strict=True):
-        known = known.corrected(released, deviation, np.zeros(4), np.zeros(4))
+        known = known.corrected(released, deviation, np.zeros(4), np.zeros(4), np.ones(4))
     weights = np.array(deviations) ** -2.0
     np.testing.assert_allclose(known.gradient, weights @ np.array(releases) / weights.sum())
     np.testing.assert_allclose(known.variance, 1 / weights.sum())
+    np.testing.assert_allclose(known.walked, known.variance)  # curvature that is sure corrects all former moves
 
 
 def test_what_is_doubtful_in_a_prediction_is_the_noise_of_the_second_moments():

@@ -1,5 +1,6 @@
 """The first round of auto and of a preparation, which stops a run that has nothing to train on."""
 
+import html
 import itertools
 import json
 import math
@@ -20,6 +21,7 @@ from test_adaptive import uncertified
 from test_auto import Watched
 
 import simulations
+from simulations.reports.card import card
 from simulations.reports.standing import Usable, standing
 from strategies import Auto, PublicFacts
 from strategies.auto.preparation import FEWEST, MOST_NOISE, Filled, LearnCoordinates, doubts
@@ -181,18 +183,25 @@ def test_a_half_filled_table_does_not_stop(settings):
     assert trained.guarantee.epsilon == pytest.approx(4.0, rel=1e-6)
 
 
-def test_a_lagged_column_which_each_persons_first_rows_lack_trains_about_as_if_these_rows_were_not_there():
+def test_a_lagged_column_which_each_persons_first_rows_lack_trains_about_as_if_these_rows_were_not_there(tmp_path):
     frame = table(lambda number: "" if number % 5 < 2 else number % 7, rows=5)
     frame["ill"] = np.where(frame.height > 175, "yes", "no")
     trained, without = (
-        simulations.train(one, **DECLARED | {"test_fraction": 0.2, "users": 640}, **AUTO)
-        for one in (frame, frame[frame.visited != ""])
+        simulations.train(one, directory=tmp_path / name, **DECLARED | {"test_fraction": 0.2, "users": 640}, **AUTO)
+        for name, one in (("all", frame), ("filled", frame[frame.visited != ""]))
     )
     assert trained.rounds["fact.filled_share"].iloc[0] == pytest.approx(0.8, abs=0.02)
     np.testing.assert_allclose(trained.model, without.model, atol=1e-6)
     verdict = standing(trained.result, Usable.of(trained.rounds))
     assert (verdict.kind, verdict.title) == ("even", "Better than the best constant, without much of the data")
     assert standing(without.result, Usable.of(without.rounds)).kind == "good"
+    for one, warned in ((trained, True), (without, False)):
+        usable, found = Usable.of(one.rounds), card(tmp_path / ("all" if warned else "filled"))
+        assert usable is not None
+        (line,) = (line for part in found["parts"] for line in part["lines"] if line["name"] == "Usable share")
+        assert (line["value"], line["meaning"]) == (usable.share, usable.sentence)
+        assert all(usable.sentence in html.unescape(page) for page in (repr(one), one._repr_html_(), one.page))
+        assert (usable.sentence in found["first"]) == warned == ("data.impute" in usable.sentence)
 
 
 @pytest.mark.parametrize("seed", range(5))

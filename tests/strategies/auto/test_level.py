@@ -1,6 +1,7 @@
 """The best constant: released first, where training starts, and what the last comparison is with."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from test_auto import Watched
 from strategies import Auto
 from strategies.auto.choice import Choice
 from strategies.auto.level import Balance, ClassShares, Counts, Level, unevenness
-from strategies.auto.progress import Known
+from strategies.auto.progress import TYPICAL, Known
 from strategies.auto.stages import LEAST_WIDTH, MOST_WIDTH, Gradient, clip_width
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -174,12 +175,42 @@ def test_where_columns_tell_nothing_of_a_rare_class_the_model_is_about_the_const
 def test_a_way_is_forgotten_that_chance_makes_as_long_in_one_run_of_twenty(name, part, left):
     """Two free coordinates: a square above 5.99 variances; more where the constant's error hides the curvature."""
     progress = make(Auto, FAMILIES[name], USERS).memory
-    progress.known, progress.level_deviation, progress.length = Known(np.zeros(3), np.full(3, 0.01)), 0.3, 0.0
+    progress.known, progress.level_deviation, progress.length = Known(np.zeros(3), *[np.full(3, 0.01)] * 2), 0.3, 0.0
     vague, progress.slope = (1.3, 1e-9) if name == "logistic" else (1.0, 0.0)
     progress.curvature = progress.curved = 1.0
     progress.z = vague * math.sqrt(part * 5.991 * 0.01) * np.array([0.6, 0.8, 0.0])
     progress.finish(USERS, balanced=False)
     assert progress.z[:2].any() == left
+
+
+@pytest.mark.parametrize(("deviation", "times"), [(0.0, 1.0), (1e3, sum(n**-2 for n in range(1, 10)) * 9)])
+def test_noise_that_hides_the_matrix_makes_long_ways_by_chance(deviation, times):
+    """Nine equal releases: the known gradient is their mean, and of uncorrected moves each adds its share of noise."""
+    progress = make(Auto, FAMILIES["squared"], USERS).memory
+    progress.whitened = replace(progress.whitened, deviation=deviation)
+    known, full = Known(np.zeros(3), np.full(3, 9.0), np.full(3, 9.0)), np.zeros(3)
+    for _ in range(8):
+        known = known.corrected(full, 3.0, full, full, progress.whitened.sure)
+    np.testing.assert_allclose(known.variance, 1.0)
+    np.testing.assert_allclose(known.walked, times)
+    progress.known, progress.level_deviation, progress.length = known, 0.3, 0.0
+    progress.curvature = progress.curved = 1.0
+    for part in (0.99, 1.01):
+        progress.z = math.sqrt(part * times * 5.991) * np.array([0.6, 0.8, 0.0])
+        progress.finish(USERS, balanced=False)
+        assert progress.z[:2].any() == (part > 1)
+
+
+@pytest.mark.parametrize("samples", [1, 50])
+def test_typical_slopes_over_geometric_means_lie_between_one_normal_sample_and_means_of_many(samples):
+    rng = np.random.default_rng(5)
+    slopes = (rng.normal(size=(40_000 // samples, samples, 5)) * rng.normal(size=(40_000 // samples, samples, 1))).mean(
+        1
+    )
+    lengths = np.linalg.norm(slopes, axis=1)
+    ratio = math.sqrt((lengths**2).mean()) / math.exp(np.log(lengths).mean())
+    assert (1.9 < ratio < 2.2) if samples == 1 else (1.05 < ratio < 1.2)
+    assert (ratio < TYPICAL) == (samples > 1)
 
 
 def test_a_bias_that_noise_does_not_explain_leaves_the_constant_as_released():
