@@ -164,8 +164,8 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "filled": RowFunction(moments.filled, _two_numbers, counts_usable=True, fixed_order=True),
     "improved": RowFunction(moments.improved, _one_number, fixed_order=True),
     "curvature_along": RowFunction(moments.curvature_along, _one_number, fixed_order=True),
-    "weighed_gradient": RowFunction(weighing.weighed_gradient),
-    "steepness": RowFunction(weighing.steepness, _one_number),
+    "weighed_gradient": RowFunction(weighing.weighed_gradient, fixed_order=True),
+    "steepness": RowFunction(weighing.steepness, _one_number, fixed_order=True),
     "loss_sizes": RowFunction(
         answers.loss_sizes, lambda dimension, arrays: _intervals(arrays), acute=True, fixed_order=True
     ),
