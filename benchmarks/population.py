@@ -3,7 +3,7 @@
 Every user has 10 samples of 100 features. The federation stores nothing but each user's number of samples; a node keeps
 its users' means and the samples of its first users, in 192 MiB, and makes those of the others where it needs them.
 Every run is a process of its own, from an empty one to the released model: plan, data, rounds.
-``python benchmarks/population.py --check``. By hand also ``--users 10000000 --strategies dp_fed_sgd``,
+``python benchmarks/population.py --check``. By hand also ``--users 10000000 --strategies dp_fed_sgd --rounds 2``,
 whose rounds make most samples anew: kept samples and means do not grow.
 """
 
@@ -47,7 +47,7 @@ PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
 }
 """Part of a run -> the functions that do it; the rest is plan, start and report."""
 STRATEGIES: dict[str, tuple[type[Recipe], dict[str, Any]]] = {
-    "dp_fed_sgd": (DPFedSGD, {"rounds": 5}),
+    "dp_fed_sgd": (DPFedSGD, {}),
     "localized_robust_sgd": (LocalizedRobustSGD, {"deviation": 1.0}),
     "auto": (Auto, {}),
 }
@@ -57,7 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
+    parser.add_argument("--rounds", type=int, default=5, help="of dp_fed_sgd (default 5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to FILE, beside its others")
     parser.add_argument(
         "--check",
         action="store_true",
@@ -67,30 +68,39 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("STRATEGY", "USERS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measured(arguments.one[0], int(arguments.one[1]))))
+        print(json.dumps(measured(arguments.one[0], int(arguments.one[1]), arguments.rounds)))
         return
     runs = []
     for name in arguments.strategies:
         for users in arguments.users:
-            script = [sys.executable, __file__, "--one", name, str(users)]
+            script = [sys.executable, __file__, "--one", name, str(users), "--rounds", str(arguments.rounds)]
             done = subprocess.run(script, check=True, capture_output=True, text=True)
             runs.append(json.loads(done.stdout.splitlines()[-1]))
             print(" | ".join(f"{key} {value}" for key, value in runs[-1].items()), flush=True)
             if arguments.json:
-                machine = {"cores": os.cpu_count(), "samples": SAMPLES, "dimension": DIMENSION}
-                arguments.json.write_text(json.dumps({"machine": machine, "runs": runs}, indent=2) + "\n")
+                write(arguments.json, runs[-1])
     complaints = failures(runs) if arguments.check else []
     print("".join(f"{line}\n" for line in complaints), end="")
     sys.exit(1 if complaints else 0)
 
 
-def measured(name: str, users: int) -> dict[str, Any]:
+def write(path: Path, run: dict[str, Any]) -> None:
+    """Put a run into the file, in place of the last one of its strategy and users."""
+    before = json.loads(path.read_text())["runs"] if path.exists() else []
+    runs = {(each["strategy"], each["users"]): each for each in [*before, run]}
+    machine = {"cores": os.cpu_count(), "samples": SAMPLES, "dimension": DIMENSION}
+    ordered = sorted(runs.values(), key=lambda each: (list(STRATEGIES).index(each["strategy"]), each["users"]))
+    path.write_text(json.dumps({"machine": machine, "runs": ordered}, indent=2) + "\n")
+
+
+def measured(name: str, users: int, rounds: int) -> dict[str, Any]:
     """One run in this process."""
     shares, started = Shares(), time.perf_counter()
     federation = SyntheticFederation(Gaussian(dimension=DIMENSION), users, seed=1, samples_per_user=SAMPLES)
     problem = Quadratic(DIMENSION, bound=4.0, radius=1.0)
     facts = PublicFacts(users, min_samples=SAMPLES, max_samples=SAMPLES)
     kind, options = STRATEGIES[name]
+    options = {"rounds": rounds} if kind is DPFedSGD else options
     strategy = kind(**options).strategy(problem, facts, Privacy(epsilon=1.0, delta=1e-8))
     blocks = shards(users, nodes=worthwhile_nodes(problem, federation))
     with LocalGrid([Node(problem, federation, block) for block in blocks]) as grid:

@@ -1,7 +1,7 @@
 """One of each problem, with raw data for it: what the tests of problems share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -87,6 +87,8 @@ class Case:
             features = csr_array(features * (rng.random(features.shape) < 0.6))
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         raw = Block(features, offsets, None if self.targets is None else self.targets(rng, samples))
+        if getattr(self.problem, "terms", None):
+            raw = replace(raw, terms=rng.normal(0.0, 1.0, samples).astype(np.float32))
         return self.problem.bound(raw)[0]
 
     def model(self, seed: int = 0) -> NDArray[np.float64]:

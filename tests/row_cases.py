@@ -12,6 +12,7 @@ from userdp.problems import Logistic, Softmax, SparseLogistic, Squared
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear_scores import LinearScores
 from userdp.problems.one_hot import OneHot
+from userdp.problems.shares import SharesProblem
 from userdp.problems.sparse_linear import SparseLinear
 
 USERS, RNG = 60, np.random.default_rng(5)
@@ -29,6 +30,8 @@ SUMMED, CHOSEN = query(SUMS), query(QUANTILES)
 def questions(problem, rng):
     """Every function of rows of a fixed order that the problem answers, with its parameters and arrays."""
     dimension = problem.dimension
+    if isinstance(problem, SharesProblem):
+        return {"user_ranks": ({}, {"bins": np.array([3])})} if problem is CHOSEN else {"user_shares": ({}, {})}
     asked = {
         **dict.fromkeys(("user_gradient", "rough_user_gradient", "gradient_votes", "sample_sum"), ({}, {})),
         "clipped_sample_sum": ({"sample_clip_norm": 0.3}, {}),
@@ -44,6 +47,16 @@ def questions(problem, rng):
         asked["mean_target"] = ({"low": -1.0, "high": 1.0}, {})
     if problem.name in ("logistic", "softmax", "sparse_logistic"):
         asked["class_shares"] = ({}, {"classes": np.array([0.0, 1.0])})
+    if problem.name == "logistic":
+        asked["score_shares"] = ({}, {"edges": ODDS})
+        arrays = {"asked": np.ones(3), "reference": np.zeros(dimension), "edges": ODDS}
+        asked["answers"] = (
+            {"limit": 2.0, "width": 1.0, "weight": 0.5},
+            arrays | {"below": np.stack([HALF, HALF**2])},
+        )
+    if problem.bends_boundedly:
+        asked["weighed_gradient"] = ({"longest": 0.2, "reach": 1.0, "curvature": 0.2}, {})
+        asked["steepness"] = ({"reach": 1.0, "low": 0.1, "high": 1e3}, {})
     if isinstance(problem, SparseLinear | OneHot):
         asked["column_moments"] = ({}, {})
         asked["scaled_gradient"] = ({}, {"scales": rng.uniform(0.5, 2.0, dimension + 1)})
@@ -74,14 +87,6 @@ QUESTIONS = {
     **{name: (SQUARED, *one) for name, one in questions(SQUARED, RNG).items() if name in OF_SQUARED},
     "local_update": (LOGISTIC, {"step_size": 0.5, "epochs": 2, "batch_size": 2, "key": 7}, {}),
     "update_octaves": (LOGISTIC, {"step_size": 0.5, "epochs": 2, "batch_size": 2, "key": 7}, {}),
-    "weighed_gradient": (LOGISTIC, {"longest": 0.2, "reach": 1.0, "curvature": 0.2}, {}),
-    "steepness": (LOGISTIC, {"reach": 1.0, "low": 0.1, "high": 2.0}, {}),
-    "score_shares": (LOGISTIC, {}, {"edges": ODDS}),
-    "answers": (
-        LOGISTIC,
-        {"limit": 2.0, "width": 1.0, "weight": 0.5},
-        {"asked": np.ones(3), "reference": np.zeros(2), "edges": ODDS, "below": np.stack([HALF, HALF**2])},
-    ),
     "user_shares": (SUMMED, {}, {}),
     "user_ranks": (CHOSEN, {}, {"bins": np.array([3])}),
     "loss_changes": (LOGISTIC, {}, MODELS | {"reach": np.array([0.1, 0.2])}),
@@ -108,13 +113,15 @@ def asked_of(name):
 
 
 def voters():
-    numbers = np.random.default_rng(6)
-    cell = [-1.0, 1.0, 0.0, math.nan, 0.3]
-    return ColumnarFederation(
-        people(
-            [
-                [(numbers.choice(cell), numbers.choice([-1.0, 0.0, 1.0]), numbers.integers(-1, 3)) for _ in range(size)]
-                for size in SIZES.tolist()
-            ]
-        )
+    return ColumnarFederation(answering(SIZES.tolist(), 6))
+
+
+def answering(sizes, seed):
+    """Samples of users of these sizes, of whom queries can be asked."""
+    numbers, cell = np.random.default_rng(seed), [-1.0, 1.0, 0.0, math.nan, 0.3]
+    return people(
+        [
+            [(numbers.choice(cell), numbers.choice([-1.0, 0.0, 1.0]), numbers.integers(-1, 3)) for _ in range(size)]
+            for size in sizes
+        ]
     )

@@ -1,5 +1,7 @@
 """The first table of research/README.md: its limits are those of the scripts, and what is not kept says so."""
 
+import json
+
 import pytest
 
 SCRIPTS = ("peers", "population", "start", "robust", "adapters")
@@ -35,3 +37,17 @@ def test_what_is_not_kept_says_so(scripts, monkeypatch):
     assert len(lines) == 1
     assert "at least 1e+09" in lines[0]
     assert "| NO |" in lines[0]
+
+
+def test_a_population_takes_the_place_of_its_last_measurement_and_shares_are_columns(scripts, module_of, tmp_path):
+    path, speed = tmp_path / "population.json", module_of("making.speed")
+    first = {"strategy": "auto", "users": 10, "rounds": 7, "seconds": 1.0, "peak_mib": 200}
+    for run in (first, first | {"users": 5, "shares": {"data": 0.75, "noise": 0.25}}, first | {"seconds": 2.0}):
+        scripts["population"].write(path, run)
+    told = json.loads(path.read_text())
+    assert [(run["users"], run["seconds"]) for run in told["runs"]] == [(5, 1.0), (10, 2.0)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(speed, "read", lambda name: told)
+        lines = speed.population().splitlines()
+    assert lines[0].endswith("| peak MiB | data, % | noise, % |")
+    assert lines[2].endswith("| 200 | 75 | 25 |")

@@ -69,11 +69,14 @@ def population() -> str:
     """Return the table of whole runs by number of users."""
     report = read("population")
     head = ["strategy", "users", "rounds", "seconds", "microseconds per user", "peak MiB"]
+    parts = list(next((run["shares"] for run in report["runs"] if "shares" in run), ()))
+    head += [f"{part}, %" for part in parts]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for run in report["runs"]:
         each = 1e6 * run["seconds"] / run["users"]
         cells = [f"`{run['strategy']}`", f"{run['users']:,}", run["rounds"], run["seconds"], f"{each:.0f}"]
-        lines.append(f"| {' | '.join(map(str, cells))} | {run['peak_mib']} |")
+        cells += [run["peak_mib"], *(f"{100 * run.get('shares', {}).get(part, 0):.0f}" for part in parts)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 

@@ -41,7 +41,7 @@ class RowFunction:
         keeps_zeros: whether rows are sparse if the problem's gradients are.
         fixed_order: whether a user's row has the same bits in every block within `userdp.arrays.fixed_order`, for
             problems of which that is true; `Computation.separate` then takes blocks, in that order.
-        of_gradients: whether a row reads nothing of samples but the user's gradient.
+        of_gradients: whether a row reads nothing of samples but the user's gradients, at one model or between two.
         acute: whether any two users' rows differ by sqrt(2) times the clip at most: rows without negative inner
             products do, as ``||q - r||^2 <= ||q||^2 + ||r||^2``, and answers to queries of replaced users.
     """
@@ -162,10 +162,10 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         influence.squared_influence, lambda dimension, arrays: len(arrays["influence"]), acute=True, fixed_order=True
     ),
     "filled": RowFunction(moments.filled, _two_numbers, counts_usable=True, fixed_order=True),
-    "improved": RowFunction(moments.improved, _one_number, fixed_order=True),
+    "improved": RowFunction(moments.improved, _one_number, fixed_order=True, of_gradients=True),
     "curvature_along": RowFunction(moments.curvature_along, _one_number, fixed_order=True),
-    "weighed_gradient": RowFunction(weighing.weighed_gradient),
-    "steepness": RowFunction(weighing.steepness, _one_number),
+    "weighed_gradient": RowFunction(weighing.weighed_gradient, fixed_order=True),
+    "steepness": RowFunction(weighing.steepness, _one_number, fixed_order=True),
     "loss_sizes": RowFunction(
         answers.loss_sizes, lambda dimension, arrays: _intervals(arrays), acute=True, fixed_order=True
     ),

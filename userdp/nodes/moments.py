@@ -24,7 +24,7 @@ from userdp.problems.base import Problem
 from userdp.problems.bounds import targets_of
 from userdp.problems.in_coordinates import turned
 from userdp.problems.linear_scores import QUIET, LinearScores
-from userdp.problems.segments import CHUNK_BYTES, float64_parts, user_averages, weighted_sums
+from userdp.problems.segments import CHUNK_BYTES, float64_parts, mean_block, user_averages, weighted_sums
 
 Positions = NDArray[np.intp]
 PieceRows = Callable[[Array, Block], Array]
@@ -145,7 +145,9 @@ def improved(problem: Problem, x: Vector, block: Block, initial: Vector, most: f
     """Compute (U, 1): how much lower the model's average loss is for a user than that of the initial one.
 
     From -1/2, for ``most`` higher and beyond, to 1/2 for ``most`` lower; with a ``most`` of 0 which of both is lower.
+    Where means suffice for gradients they suffice for this integral of gradients, which is then that of means.
     """
+    block = mean_block(block) if problem.mean_sufficient else block
     now, before = _average_losses(problem, x, block), _average_losses(problem, initial, block)
     gained = np.where(now == before, 0.0, before - now)
     gained[np.isnan(gained)] = -np.inf  # what is not a number is worse than anything

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from userdp.arrays.fixed_order import fixed_order, order_is_fixed
-from userdp.arrays.sparse_rows import AnyRows
+from userdp.arrays.sparse_rows import AnyRows, bytes_of
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation, Federation
@@ -23,7 +23,7 @@ from userdp.nodes.computations import Computation
 from userdp.nodes.pipeline import RowPipeline
 from userdp.nodes.row_maker import RowMaker
 from userdp.problems.base import Problem
-from userdp.problems.segments import user_means
+from userdp.problems.segments import mean_block
 from userdp.threads import ahead
 from userdp.tracebacks import told
 
@@ -118,9 +118,8 @@ class NodeSamples:
                 continue
             samples = next(made)
             if block is None and known is self._means and self._room > 0 and samples.usable is None:
-                own = user_means(samples)
-                self._means[where.start, where.stop, fixed] = Block(own, np.arange(len(own) + 1))
-                self._room -= own.nbytes
+                kept = self._means[where.start, where.stop, fixed] = mean_block(samples)
+                self._room -= bytes_of(kept.features)
             yield where, samples
 
     def _made(self, positions: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:

@@ -13,7 +13,7 @@ from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import insist
 from userdp.problems.base import Problem
-from userdp.problems.segments import user_means
+from userdp.problems.segments import mean_block
 from userdp.problems.settings import ProblemSettings
 
 SHAPE = Shape(3, has_target=True, bound=1.0, feature_norm=3.0, target_range=(-1.0, 1.0))
@@ -92,8 +92,7 @@ def check_gradients(problem: Problem, block: Block, models: Rows) -> None:
             "has user_gradients that are no averages of sample_gradients: weigh a user's samples alike",
         )
         if problem.mean_sufficient:
-            means = Block(user_means(block), np.arange(block.users + 1))
-            same = np.array_equal(dense(problem.user_gradients(x, means)), users)
+            same = np.array_equal(dense(problem.user_gradients(x, mean_block(block))), users)
             insist(problem, same, "is mean_sufficient, and its gradients read more than users' means: leave it out")
         for user in (0, block.users - 1):
             alone = dense(problem.user_gradients(x, block.part(user, user + 1)))[0]

@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.arrays.fixed_order import inner
+from userdp.arrays.fixed_order import inner, product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -166,7 +166,7 @@ class LinearScores(Scored):
         *Formal guarantees.* A user's Hessian by z is ``mean_j S_j (x) (T^T a_j) (T^T a_j)^T + ridge T^T T``, where the
         second derivatives S_j by the scores are at most ``score_curvature`` times the identity. So its largest
         eigenvalue is at most that of ``mean_j (T^T a_j) (T^T a_j)^T`` (or the trace, beyond `_NARROW` columns) times
-        ``score_curvature``, plus ``ridge ||T||^2``; rounded upwards.
+        ``score_curvature``, plus ``ridge ||T||^2``; rounded upwards. LAPACK sees each user's matrix by itself.
         """
         step, users = max(1, _PRODUCTS // self.width**2), block.users
         pieces = (block.part(first, min(first + step, users)) for first in range(0, users, step))
@@ -180,7 +180,7 @@ class LinearScores(Scored):
         sums = np.zeros((block.users, d, d if narrow else 1))
         for users, part, own in float64_parts(block):
             features = np.column_stack([own, np.ones(len(own))]) if self.intercept else own
-            features, ones = features if turn is None else features @ turn, np.ones(part.samples)
+            features, ones = features if turn is None else product(features, turn), np.ones(part.samples)
             if narrow:
                 for column in range(d):
                     sums[users, column] += weighted_sums(features, part.offsets, features[:, column])

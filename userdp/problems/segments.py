@@ -109,6 +109,11 @@ def user_means(block: Block) -> Array:
     return sums
 
 
+def mean_block(block: Block) -> Block:
+    """Return a block in which one sample, the mean, stands for all samples of a user."""
+    return Block(user_means(block), np.arange(block.users + 1))
+
+
 def user_averages(values: Array, block: Block) -> Array:
     """Compute each user's average of one number per sample (U,)."""
     return np.asarray(np.add.reduceat(values, block.offsets[:-1]) / block.sizes)

@@ -63,6 +63,7 @@ GRADIENTS = [
     Computation(reduce="sum", clip_norm=0.7),
     Computation("rough_user_gradient", clip_norm=0.7),
     Computation("gradient_votes"),
+    Computation("improved", parameters={"most": 0.3}, arrays={"initial": np.full(5, 0.2)}),
 ]
 
 
