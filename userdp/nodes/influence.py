@@ -3,9 +3,11 @@
 Parameters are seen along ``directions`` T (p, k), coordinates in which the loss is about equally curved. A user's
 ``H = mean_j phi''(<x, a_j>) (T^T a_j) (T^T a_j)^T`` is positive semidefinite. A user weighs ``w = size / ||H||`` if
 that is less than one, in curvature and slope alike. The weight depends on features and on public numbers, never on
-targets, so slopes keep their mean zero at the true coefficients wherever the model of the mean is right.
+targets, so slopes keep their mean zero at the true coefficients wherever the model of the mean is right. By period, how
+long a user is at risk depends on targets: there samples weigh, not users (`userdp.nodes.moments.followed`).
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.nodes.moments import PieceRows, norms_of_products, summed_products
+from userdp.nodes.moments import PieceRows, by_period, followed, norms_of_products, summed_products
 from userdp.problems.base import Problem
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear_scores import QUIET
@@ -27,7 +29,7 @@ def user_curvature(problem: Problem, x: Vector, block: Block, size: float, direc
 
     Clipped to ``size`` it is w H.
     """
-    rows = _curved(problem, weighing, directions)
+    rows = _curved(problem, weighing, directions, size)
     return np.asarray(summed_products(problem, block, rows, directions.shape[1]) / block.sizes[:, None])
 
 
@@ -36,6 +38,8 @@ def weighted_slope(
     problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector, model: Vector
 ) -> Rows:
     """Compute (U, k): w times each user's mean gradient along the directions, at ``model`` (p,)."""
+    if (hazards := by_period(problem)) is not None:
+        return product(hazards.weighted_gradients(model, block, followed(hazards, size, directions, weighing)), directions)
     norms = norms_of_products(problem, block, _curved(problem, weighing, directions), directions.shape[1])
     slopes = product(dense(problem.user_gradients(model, block)), directions)
     return np.asarray((size / np.maximum(norms, size))[:, None] * slopes)
@@ -60,15 +64,18 @@ def squared_influence(problem: Problem, x: Vector, block: Block, influence: Arra
     return np.asarray(np.square(product(weighted_slope(problem, x, block, **asked), influence.T)))
 
 
-def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:
-    """Return the function from features (n, d) of a piece to its ``sqrt(phi'') T^T a`` (n, k)."""
+def _curved(problem: Problem, x: Vector, directions: Array, size: float = math.inf) -> PieceRows:
+    """Return the function from features (n, d) of a piece to its ``sqrt(phi'') T^T a`` (n, k), by period weighed."""
     if not isinstance(problem, GeneralisedLinear) or problem.family.curvatures(np.zeros(1)) is None:
         raise BadInput(f"problem.kind = {problem.name!r} has no curvature that follows from its scores alone")
-    model = problem
+    model, hazards = problem, by_period(problem)
+    weigh = None if hazards is None else followed(hazards, size, directions, x)
 
     def rows(features: Array, part: Block) -> Array:
         curvatures = model.family.curvatures(model.whole_scores(product(features, x), part))
         assert curvatures is not None
+        if weigh is not None:
+            curvatures = curvatures * weigh(features, part)
         return np.asarray(np.sqrt(curvatures)[:, None] * product(features, directions))
 
     return rows
