@@ -48,6 +48,7 @@ from strategies.core.recipe import Recipe
 from userdp.accounting import Relation, calibrate_noise
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
+from userdp.nodes.moments import by_period
 from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, SparseLinear
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
@@ -239,7 +240,7 @@ class Auto(Recipe):
         if model is None and columns is None:
             return (Filled(), *self._plain_stages(given, pace), Choice())
         counts = isinstance(problem, Poisson | OneHotPoisson)
-        longest_step = LONGEST_COUNT_STEP if counts else None
+        longest_step = LONGEST_COUNT_STEP if counts or by_period(problem) is not None else None
         noise = self._noise(given) * math.sqrt(given.dimension) / given.users
         patient = min(max(round(_PATIENCE / math.sqrt(noise)), _LEAST_ROUNDS), _MOST_ROUNDS)
         rounds = _LEAST_ROUNDS if counts else patient
@@ -266,7 +267,8 @@ class Auto(Recipe):
         if problem.ridge:
             raise BadInput(f"{asked}: problem.ridge = {problem.ridge:g} shrinks coefficients; set problem.ridge = 0")
         reading = given.public.reading or CoefficientMap.plain(given.dimension, problem.intercept)
-        return Curvatures(reading), SlopeSizes(reading), Slopes(reading), Influences(reading)
+        kinds = (Curvatures, SlopeSizes, Slopes, Influences)
+        return tuple(kind(reading, by_period(problem) is not None) for kind in kinds)
 
     def _plain_stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
         domain, certificate = given.problem.domain, given.problem.certificate

@@ -32,6 +32,8 @@ BALANCED = 15.0  # Clip of a slope for the balance, in typical slopes: large cou
 LONGEST_BALANCE = 1.0  # Largest move of everybody's score for the balance
 
 
+LATE = 2.0  # Assumed length of slopes of people with an event late or far from the average, over that of average ones
+
 BEND = math.pi / 8
 """The mean rate of normal log-odds with variance v has log-odds of about their mean over ``sqrt(1 + BEND v)``."""
 
@@ -133,7 +135,7 @@ class Hazard(Level, share=0.05, weight=3.0):
         progress.curved = curvature
         # Given what came before, the slopes of a user's periods have mean zero: their squares add up.
         progress.slope = math.sqrt(curvature / periods)
-        progress.rare = 1 / (periods * math.sqrt(time))
+        progress.rare = LATE / (periods * math.sqrt(time))
         progress.level_deviation = hazard / curvature * math.hypot(*(errors / (events, time)))
         return {"mean_target": hazard, "noise_deviation": deviation}
 

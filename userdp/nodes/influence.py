@@ -8,7 +8,7 @@ long a user is at risk depends on targets: there samples weigh, not users (`user
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,27 +19,38 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.nodes.moments import PieceRows, by_period, followed, norms_of_products, summed_products
 from userdp.problems.base import Problem
-from userdp.problems.generalised_linear import GeneralisedLinear
+from userdp.problems.generalised_linear import GeneralisedLinear, Weigh
 from userdp.problems.linear_scores import QUIET
 
 
 @QUIET
-def user_curvature(problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector) -> Rows:
+def user_curvature(
+    problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector, curvature: float = 0.0
+) -> Rows:
     """Compute (U, k (k + 1) / 2): the triangle of each user's H at the model ``weighing`` (p,).
 
-    Clipped to ``size`` it is w H.
+    Clipped to ``size`` it is w H. By period samples weigh as if the loss had that ``curvature`` everywhere.
     """
-    rows = _curved(problem, weighing, directions, size)
+    weigh = _followed(problem, size, directions, curvature)
+    rows = _curved(problem, weighing, directions, weigh)
     return np.asarray(summed_products(problem, block, rows, directions.shape[1]) / block.sizes[:, None])
 
 
 @QUIET
 def weighted_slope(
-    problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector, model: Vector
+    problem: Problem,
+    x: Vector,
+    block: Block,
+    size: float,
+    directions: Array,
+    weighing: Vector,
+    model: Vector,
+    curvature: float = 0.0,
 ) -> Rows:
     """Compute (U, k): w times each user's mean gradient along the directions, at ``model`` (p,)."""
-    if (hazards := by_period(problem)) is not None:
-        return product(hazards.weighted_gradients(model, block, followed(hazards, size, directions, weighing)), directions)
+    weigh = _followed(problem, size, directions, curvature)
+    if weigh is not None:
+        return product(cast(GeneralisedLinear, problem).weighted_gradients(model, block, weigh), directions)
     norms = norms_of_products(problem, block, _curved(problem, weighing, directions), directions.shape[1])
     slopes = product(dense(problem.user_gradients(model, block)), directions)
     return np.asarray((size / np.maximum(norms, size))[:, None] * slopes)
@@ -64,12 +75,16 @@ def squared_influence(problem: Problem, x: Vector, block: Block, influence: Arra
     return np.asarray(np.square(product(weighted_slope(problem, x, block, **asked), influence.T)))
 
 
-def _curved(problem: Problem, x: Vector, directions: Array, size: float = math.inf) -> PieceRows:
+def _followed(problem: Problem, size: float, directions: Array, curvature: float) -> Weigh | None:
+    hazards = by_period(problem)
+    return None if hazards is None else followed(hazards, size / curvature if curvature > 0 else math.inf, directions)
+
+
+def _curved(problem: Problem, x: Vector, directions: Array, weigh: Weigh | None = None) -> PieceRows:
     """Return the function from features (n, d) of a piece to its ``sqrt(phi'') T^T a`` (n, k), by period weighed."""
     if not isinstance(problem, GeneralisedLinear) or problem.family.curvatures(np.zeros(1)) is None:
         raise BadInput(f"problem.kind = {problem.name!r} has no curvature that follows from its scores alone")
-    model, hazards = problem, by_period(problem)
-    weigh = None if hazards is None else followed(hazards, size, directions, x)
+    model = problem
 
     def rows(features: Array, part: Block) -> Array:
         curvatures = model.family.curvatures(model.whole_scores(product(features, x), part))

@@ -103,7 +103,7 @@ def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector, si
     By period each sample weighs as much as `followed` says.
     """
     model = by_period(problem)
-    weigh = None if model is None else followed(model, size, np.diag(1 / scales))
+    weigh = None if model is None or size == math.inf else followed(model, size, np.diag(1 / scales))
 
     def rows(features: Array, part: Block) -> Array:
         scaled = features / scales
@@ -117,17 +117,14 @@ def by_period(problem: Problem) -> GeneralisedLinear | None:
     return problem if isinstance(problem, GeneralisedLinear) and problem.periods is not None else None
 
 
-def followed(model: GeneralisedLinear, size: float, turn: Array, x: Vector | None = None) -> Weigh:
+def followed(model: GeneralisedLinear, size: float, turn: Array) -> Weigh:
     """Return weights of samples: size over their `GeneralisedLinear.followed_sizes`, at most 1.
 
-    These sizes are times the curvature at the model ``x``, if there is one. Weights of a user's own ``||H||`` would
-    depend on how long it is at risk, and so on the outcome.
+    Weights of a user's own ``||H||`` would depend on how long it is at risk, and so on the outcome.
     """
 
     def weigh(features: Array, part: Block) -> Array:
-        sizes = model.followed_sizes(features, turn)
-        curvatures = None if x is None else model.family.curvatures(product(features, x))
-        return np.asarray(size / np.maximum(sizes if curvatures is None else curvatures * sizes, size))
+        return np.asarray(size / np.maximum(model.followed_sizes(features, turn), size))
 
     return weigh
 
