@@ -90,7 +90,8 @@ class Columns(Declaration):
     @property
     def _beside(self) -> list[str]:
         """The columns, other than the user's, that no feature is made of."""
-        return [name for name in (self.target, self.split_column) if name is not None]
+        followed = () if self.survival is None else self.survival.columns
+        return [*followed, *(name for name in (self.target, self.split_column) if name is not None)]
 
     @property
     def text(self) -> set[str]:

@@ -28,7 +28,7 @@ class AtRisk(Numeric):
         assert declared.survival is not None
         self.follow_up = form = declared.survival
         form.check()
-        if taken := sorted({*form.columns} & {*super().inputs}):
+        if taken := sorted({*form.columns} & {*self.inputs}):
             raise BadInput(
                 f"survival names {taken[0]!r}, and a feature is made of it, which would reveal a person's end"
             )
@@ -36,10 +36,6 @@ class AtRisk(Numeric):
             raise BadInput("exposure and offset have no meaning for survival: leave them out")
         self.text = self.text | {form.event}
         self.largest_norm += 2.0
-
-    @property
-    def inputs(self) -> list[str]:
-        return list(dict.fromkeys([*super().inputs, *self.follow_up.columns]))
 
     @property
     def shape(self) -> dict[str, Any]:
