@@ -34,7 +34,7 @@ TABLES = {
     "rotterdam": {
         "user": "pid",
         "features": ["age", "nodes"],
-        "ranges": {"age": [24, 90], "nodes": [0, 15]},
+        "ranges": {"age": [24, 90], "nodes": [0, 8]},
         "categorical": {"hormon": [0, 1], "chemo": [0, 1]},
         "survival": {"time": "dtime", "event": "death", "periods": [500 * place for place in range(9)]},
     },
@@ -44,7 +44,7 @@ TABLES = {
 COX = {
     "nafld1": {"age": 0.0990, "male=1": 0.3729},
     "flchain": {"age": 0.1015, "kappa": 0.1825, "lambda": 0.2454, "sex=M": 0.3099},
-    "rotterdam": {"age": 0.0166, "nodes": 0.1252, "hormon=1": -0.1335, "chemo=1": 0.0170},
+    "rotterdam": {"age": 0.0138, "nodes": 0.2069, "hormon=1": -0.2461, "chemo=1": -0.0891},
 }
 
 

@@ -123,9 +123,8 @@ class GeneralisedLinear(LinearScores, OneScore):
         levels = turn[self.periods]
         apart = levels - levels.mean(axis=0)
         spread = apart.T @ apart / len(levels)
-        rows = features.copy()
-        rows[:, self.periods] = features[:, -1:] / len(levels)
-        turned = product(rows, turn)
+        own = slice(0, self.periods.start)
+        turned = product(features[:, own], turn[own]) + features[:, -1:] * (levels.mean(axis=0) + turn[-1])
         along = inner(product(turned, spread), turned)
         return np.asarray(np.sqrt(inner(turned, turned) ** 2 + 2 * along + np.square(spread).sum()))
 
