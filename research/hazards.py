@@ -57,7 +57,7 @@ def measured(covariates: int, periods: int, repetitions: int) -> dict[str, float
             people,
             user="who",
             features=names,
-            ranges=dict.fromkeys(names, [-1, 1]),
+            ranges={name: [-1, 1] for name in names},
             survival={"time": "time", "event": "event", "periods": list(range(periods + 1))},
             problem="cloglog",
             strategy={"kind": "auto", "coefficients": 0.5},

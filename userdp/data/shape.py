@@ -70,8 +70,8 @@ class Shape:
         classes: K, of a target with K declared levels, which is a number 0..K - 1.
         terms: (low, high) of a known term of each sample's score, the logarithm of an exposure or an offset.
         exposed: whether the known term is the logarithm of an exposure.
-        periods: the (first, last + 1) columns of which one is 1 in each sample at risk, and before the last column, which
-            is 1 in all of these and takes the place of an intercept; other samples are of zeros, and add nothing.
+        periods: the (first, last + 1) columns of which one is 1 in each sample at risk. The last column, 1 in all of
+            these, takes the place of an intercept; other samples are of zeros, and add nothing.
         named: the columns that features are made of, as far as they are numbers or levels with a name.
     """
 

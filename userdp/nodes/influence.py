@@ -19,7 +19,8 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.nodes.moments import PieceRows, by_period, followed, norms_of_products, summed_products
 from userdp.problems.base import Problem
-from userdp.problems.generalised_linear import GeneralisedLinear, Weigh
+from userdp.problems.by_period import Weigh
+from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear_scores import QUIET
 
 

@@ -23,7 +23,8 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
 from userdp.problems.bounds import targets_of
-from userdp.problems.generalised_linear import GeneralisedLinear, Weigh
+from userdp.problems.by_period import Weigh
+from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.in_coordinates import turned
 from userdp.problems.linear_scores import QUIET, LinearScores
 from userdp.problems.segments import CHUNK_BYTES, float64_parts, user_averages, weighted_sums

@@ -100,7 +100,9 @@ def test_hazards_drowned_in_noise_are_still_hazards(released):
     problem = problem_of("cloglog")
     memory = make(Auto, problem, 400).memory
     facts = Hazard(problem).take(memory, np.zeros(2), Watched(answer=np.array(released), deviation=0.2))
-    assert 0 < facts["mean_target"] < 1 and np.isfinite(memory.constant).all() and memory.curvature > 0
+    assert 0 < facts["mean_target"] < 1
+    assert np.isfinite(memory.constant).all()
+    assert memory.curvature > 0
 
 
 def test_weights_do_not_depend_on_how_long_a_person_is_at_risk():

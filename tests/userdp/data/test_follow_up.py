@@ -42,13 +42,17 @@ def test_a_person_is_at_risk_until_the_event_or_the_last_time():
 def test_of_several_rows_the_features_at_a_period_start_count():
     table = loaded([("a", 2.5, 0, 40), ("a", 1.5, 0, 30), ("a", 2.7, 1, 50), ("a", 2.9, 0, 60)])
     assert periods(table, "a") == ([0, 0, 1], [30, 30, 40])
-    late = loaded([("a", 0.5, 1.5, 0, 30), ("a", 1.9, 3.0, 1, 40), ("b", 0.0, 0.9, 0, 20), ("b", 2.0, 2.5, 0, 25)], True)
+    late = loaded(
+        [("a", 0.5, 1.5, 0, 30), ("a", 1.9, 3.0, 1, 40), ("b", 0.0, 0.9, 0, 20), ("b", 2.0, 2.5, 0, 25)], True
+    )
     assert periods(late, "a") == ([-1, 0, 1], [30, 40])
     assert periods(late, "b") == ([0, -1, 0], [20, 25])
 
 
 def test_an_event_ends_a_person_and_unusable_rows_count_for_nothing():
-    table = loaded([("a", 0.5, 1, 30), ("a", 2.5, 0, 40), ("b", np.nan, 1, 30), ("b", 2.0, 0, np.nan), ("c", 1.0, 1, 1)])
+    table = loaded(
+        [("a", 0.5, 1, 30), ("a", 2.5, 0, 40), ("b", np.nan, 1, 30), ("b", 2.0, 0, np.nan), ("c", 1.0, 1, 1)]
+    )
     assert periods(table, "a") == ([1, -1, -1], [30])
     block = table.federation.block(np.array([1]))
     assert np.isnan(block.features).all()
@@ -102,7 +106,8 @@ def test_what_is_not_at_risk_adds_nothing_to_losses_metrics_and_predictions():
     measured = problem.metrics(x, block)
     assert sorted(measured) == ["log_loss", "test_loss"]
     hazards = problem.predict(x, block)["probability"]
-    assert len(hazards) == 4 and problem.observed_sizes(block).tolist() == [1, 3]
+    assert len(hazards) == 4
+    assert problem.observed_sizes(block).tolist() == [1, 3]
     logs = np.log(np.where(problem.observed(block) > 0, hazards, 1 - hazards))
     np.testing.assert_allclose(measured["test_loss"], -np.array([logs[0], logs[1:].sum()]) / 3)
     constant = problem.constant_metrics(np.array([0.2, 0.8]), block)["test_loss"]
