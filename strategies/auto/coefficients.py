@@ -130,7 +130,9 @@ class Influences(OfCoefficients, share=0.08):
         """See `Stage`; each user sends the squares of its influences at the model after the step."""
         found = _found(progress)
         influence = found.moved(self.reading) / found.units(self.reading)[:, None]
-        return self._asked("squared_influence", self._clip(progress), progress, found, model=found.model, influence=influence)
+        return self._asked(
+            "squared_influence", self._clip(progress), progress, found, model=found.model, influence=influence
+        )
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; concludes with estimates and errors."""
