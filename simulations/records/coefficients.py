@@ -15,7 +15,7 @@ HIDDEN = "noise hides how certain it is"
 HIDDEN_LEVELS = "so few people hold them that noise hides their share: predictions for them rest on next to nobody"
 
 RATIOS = {"cloglog": "hazard ratio", "logistic": "odds ratio"}
-"""What ``exp`` of a coefficient is in a model of hazards by period: ratios of hazards, or of the odds of an event."""
+"""The meaning of ``exp`` of a coefficient in a model of hazards by period."""
 
 Rows = Sequence[dict[str, Any]]
 """One object a coefficient: "coefficient", "unit", "span", "estimate", and "standard_error" and "interval" or None."""
@@ -40,7 +40,7 @@ def reading_of(config: RunConfig) -> CoefficientMap | None:
 
 
 def ratio_of(row: Mapping[str, Any]) -> str:
-    """Return what ``exp`` of a coefficient is, from its unit; '' where that is nothing of its own."""
+    """Return the meaning of ``exp`` of a coefficient, from its unit; '' for none."""
     return next((name for name in RATIOS.values() if row["unit"].startswith(f"log {name}")), "")
 
 

@@ -2,13 +2,14 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field
 
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
+from userdp.problems.by_period import ByPeriod
 from userdp.settings import Section
 
 RADIUS = "The domain is |x_j| <= radius."
@@ -192,7 +193,7 @@ class GeneralisedLinearSettings(LossSettings):
                 f"{shape.columns} codes a sample: use problem.kind = 'torch', or declare data.features"
             )
         problem = super().build(shape, seed)
-        return problem if shape.periods is None else problem.by_period(*shape.periods)
+        return problem if shape.periods is None else cast(ByPeriod, problem).by_period(*shape.periods)
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         intercept = self.intercept and shape.periods is None
