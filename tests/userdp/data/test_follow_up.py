@@ -77,7 +77,7 @@ def test_whatever_a_persons_rows_are_everybody_else_stays_the_same(seed):
 
 
 def test_own_averages_would_be_biased_and_sums_over_the_public_number_are_not():
-    """With two periods of a constant hazard h the mean of own averages is ``h (3 - h) / 2``; five standard errors."""
+    """The mean of own averages, with two periods of hazard h, is ``h (3 - h) / 2``; five standard errors."""
     rng, hazard, people = np.random.default_rng(3), 0.2, 40_000
     ends = np.minimum(rng.geometric(hazard, people), 3)
     frame = pd.DataFrame({"who": np.arange(people), "end": np.minimum(ends, 2) - 0.5, "died": ends <= 2, "age": 1})
