@@ -94,6 +94,7 @@ def pages() -> dict[str, str]:
         "docs/find.md": put(_written("docs/find.md"), finding.sections()),
         "docs/query.md": put(_written("docs/query.md"), {"queries": queries.section()}),
         "docs/gallery/README.md": gallery.page(),
+        "docs/hazards.md": put(_written("docs/hazards.md"), {"hazards": coefficients.hazards()}),
         "docs/language.md": put(_written("docs/language.md"), {"language": language.section()}),
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "docs/neural.md": put(

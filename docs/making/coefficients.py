@@ -37,6 +37,18 @@ def tables() -> str:
     return "\n".join([head, *lines])
 
 
+def hazards() -> str:
+    """Return a table of the made-up cohorts."""
+    rows = _rows("hazards.csv")
+    head = "| periods | covariates | cohorts | covered | given |\n|---|---|---|---|---|"
+    lines = [
+        f"| {row['periods']} | {row['covariates']} | {row['repetitions']} | {float(row['covered']):.1%} | "
+        f"{float(row['given']):.0%} |"
+        for row in rows
+    ]
+    return "\n".join([head, *lines, "", "`python research/hazards.py` measures them again."])
+
+
 def _rows(name: str) -> list[dict[str, str]]:
     with (_RESULTS / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

@@ -63,6 +63,8 @@ def write_onnx(
     """Write the model (p,) of a problem on a table's columns; see `simulations.SavedModel.to_onnx`."""
     if columns.term is not None:
         raise BadInput(f"to_onnx: the graph has no known term of scores, as column {columns.term.column!r}; {_INSTEAD}")
+    if columns.survival is not None:
+        raise BadInput(f"to_onnx: data.survival predicts from all periods together, which has no form here; {_INSTEAD}")
     graph = _Graph()
     table = _Table(graph, columns, reference=on_unknown == "reference")
     features = table.features()

@@ -1,6 +1,7 @@
 """The coefficients of a run's linear model, in the units of the declared columns, and the levels that noise hides."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from simulations.config.run_config import RunConfig
@@ -12,6 +13,9 @@ from userdp.problems.settings import GeneralisedLinearSettings
 
 HIDDEN = "noise hides how certain it is"
 HIDDEN_LEVELS = "so few people hold them that noise hides their share: predictions for them rest on next to nobody"
+
+RATIOS = {"cloglog": "hazard ratio", "logistic": "odds ratio"}
+"""The meaning of ``exp`` of a coefficient in a model of hazards by period."""
 
 Rows = Sequence[dict[str, Any]]
 """One object a coefficient: "coefficient", "unit", "span", "estimate", and "standard_error" and "interval" or None."""
@@ -27,7 +31,17 @@ def reading_of(config: RunConfig) -> CoefficientMap | None:
     linear = isinstance(problem, GeneralisedLinearSettings) and issubclass(problem.loss, GeneralisedLinear)
     if not (linear and isinstance(data, TableSource) and isinstance(data.columns.samples, Numeric)):
         return None
-    return data.columns.samples.coefficients(problem.intercept)
+    reading = data.columns.samples.coefficients(problem.intercept)
+    if data.columns.survival is None:
+        return reading
+    told = f"log {RATIOS[problem.kind]} "
+    units = tuple((told if span > 0 else "") + unit for unit, span in zip(reading.units, reading.spans, strict=True))
+    return replace(reading, units=units)
+
+
+def ratio_of(row: Mapping[str, Any]) -> str:
+    """Return the meaning of ``exp`` of a coefficient, from its unit; '' for none."""
+    return next((name for name in RATIOS.values() if row["unit"].startswith(f"log {name}")), "")
 
 
 def of_model(config: RunConfig, model: Vector) -> Rows:

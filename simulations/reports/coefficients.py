@@ -1,10 +1,13 @@
 """Coefficients for people: a table for the terminal, cells and a forest plot for the report."""
 
+import math
+from typing import Any
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from simulations.records.coefficients import HIDDEN, Rows
+from simulations.records.coefficients import HIDDEN, Rows, ratio_of
 from simulations.reports.explain import shown
 from simulations.reports.plots import BLUE, INK, drawing, svg
 
@@ -21,12 +24,19 @@ def coefficient_cells(rows: Rows) -> list[tuple[str, str, str, str, str]]:
         (
             row["coefficient"],
             row["unit"],
-            shown(row["estimate"], 3),
+            shown(row["estimate"], 3) + _ratios(row, [row["estimate"]], f"{ratio_of(row)} "),
             "-" if row["standard_error"] is None else shown(row["standard_error"], 2),
-            HIDDEN if row["interval"] is None else " to ".join(shown(end, 3) for end in row["interval"]),
+            HIDDEN
+            if row["interval"] is None
+            else " to ".join(shown(end, 3) for end in row["interval"]) + _ratios(row, row["interval"]),
         )
         for row in rows
     ]
+
+
+def _ratios(row: dict[str, Any], logs: list[float], told: str = "") -> str:
+    """Return these logarithms as ratios, if the coefficient's ``exp`` is one."""
+    return f" ({told}{' to '.join(shown(math.exp(one), 3) for one in logs)})" if ratio_of(row) else ""
 
 
 def show_coefficients(rows: Rows, console: Console) -> None:

@@ -48,6 +48,7 @@ from strategies.core.recipe import Recipe
 from userdp.accounting import Relation, calibrate_noise
 from userdp.data.coefficients import CoefficientMap
 from userdp.errors import BadInput
+from userdp.nodes.moments import by_period
 from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, SparseLinear
 from userdp.sampling import MixedBatches, WeightedBatches, WeightedSlots
 
@@ -68,7 +69,8 @@ class Auto(Recipe):
     1. *Filled.* Users answer which share of their samples can be used. If fewer than a tenth can, and noise does not
        hide that, the run stops: a model would be trained on noise. Later releases are means over the users heard.
     2. *Level*, for classes or targets in a range, and with an intercept: the shares of the classes, or the mean target;
-       for counts first their rough size, so that a bound far above them costs little. Training starts at the best
+       for counts first their rough size, so that a bound far above them costs little; for hazards by period the events
+       and the time at risk. Training starts at the best
        constant, the model that predicts the result for everybody. Clips are no shorter than gradients of the rarer of
        two classes, whose length follows from how far users' rates lie apart.
     3. *Columns.* Users send whether each column is there and the logarithm of its size, which takes no more noise for
@@ -119,8 +121,8 @@ class Auto(Recipe):
     and its bounds are functions of earlier releases and public facts. Replacing (adding or
     removing) a user moves the sum by
 
-    - vectors of norm at most 1/2: 1 (1/2). Such are a mean target and its spread (`strategies.auto.level.Level`), and
-      the answer of round 1;
+    - vectors of norm at most 1/2: 1 (1/2). Such are a mean target and its spread (`strategies.auto.level.Level`),
+      events and time at risk (`strategies.auto.level.Hazard`), and the answer of round 1;
     - numbers in intervals about zero (rounds 3, 4 and 10, roots of curvature, whether a clip binds), whose squared
       widths add up to k: ``sqrt(k)`` (``sqrt(k) / 2``); k = 1, 2 for the sum of columns and its slope, and 5 for each
       column, the intercept included;
@@ -239,7 +241,7 @@ class Auto(Recipe):
         if model is None and columns is None:
             return (Filled(), *self._plain_stages(given, pace), Choice())
         counts = isinstance(problem, Poisson | OneHotPoisson)
-        longest_step = LONGEST_COUNT_STEP if counts else None
+        longest_step = LONGEST_COUNT_STEP if counts or by_period(problem) is not None else None
         noise = self._noise(given) * math.sqrt(given.dimension) / given.users
         patient = min(max(round(_PATIENCE / math.sqrt(noise)), _LEAST_ROUNDS), _MOST_ROUNDS)
         rounds = _LEAST_ROUNDS if counts else patient
@@ -266,7 +268,8 @@ class Auto(Recipe):
         if problem.ridge:
             raise BadInput(f"{asked}: problem.ridge = {problem.ridge:g} shrinks coefficients; set problem.ridge = 0")
         reading = given.public.reading or CoefficientMap.plain(given.dimension, problem.intercept)
-        return Curvatures(reading), SlopeSizes(reading), Slopes(reading), Influences(reading)
+        kinds = (Curvatures, SlopeSizes, Slopes, Influences)
+        return tuple(kind(reading, by_period(problem) is not None) for kind in kinds)
 
     def _plain_stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
         domain, certificate = given.problem.domain, given.problem.certificate

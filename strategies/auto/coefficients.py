@@ -47,13 +47,15 @@ def begun(progress: Progress, reading: CoefficientMap, noise: float) -> Inferenc
 
 @dataclass(frozen=True, eq=False)
 class OfCoefficients(Stage):
-    """A round that asks about the coefficients."""
+    """A round that asks about the coefficients; ``by_period`` samples weigh by their features, not users."""
 
     reading: CoefficientMap
+    by_period: bool = False
 
-    def _asked(self, name: str, clip_norm: float, found: Inference, **arrays: Array) -> Computation:
+    def _asked(self, name: str, clip_norm: float, progress: Progress, found: Inference, **arrays: Array) -> Computation:
         known = {"directions": found.directions, "weighing": found.start}
-        return Computation(name, "sum", clip_norm, parameters={"size": found.size}, arrays=known | arrays)
+        parameters = {"size": found.size} | ({"curvature": progress.curvature} if self.by_period else {})
+        return Computation(name, "sum", clip_norm, parameters=parameters, arrays=known | arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ class Curvatures(OfCoefficients, share=0.2):
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its curvature, clipped to the size, which is its weight."""
         found = begun(progress, self.reading, self.noise / progress.heard)
-        return self._asked("user_curvature", found.size, found)
+        return self._asked("user_curvature", found.size, progress, found)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`."""
@@ -88,7 +90,7 @@ class SlopeSizes(OfCoefficients, share=0.12):
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends in which interval the norm of its slope lies."""
         found = _found(progress)
-        return self._asked("slope_sizes", 1.0, found, model=found.start, edges=found.edges)
+        return self._asked("slope_sizes", 1.0, progress, found, model=found.start, edges=found.edges)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; the clip exceeds all but so few users that noise would hide them."""
@@ -108,7 +110,7 @@ class Slopes(OfCoefficients, share=0.6):
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its clipped slope."""
         found = _found(progress)
-        return self._asked("weighted_slope", found.clip_norm, found, model=found.start)
+        return self._asked("weighted_slope", found.clip_norm, progress, found, model=found.start)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; takes one Newton step."""
@@ -128,7 +130,9 @@ class Influences(OfCoefficients, share=0.08):
         """See `Stage`; each user sends the squares of its influences at the model after the step."""
         found = _found(progress)
         influence = found.moved(self.reading) / found.units(self.reading)[:, None]
-        return self._asked("squared_influence", self._clip(progress), found, model=found.model, influence=influence)
+        return self._asked(
+            "squared_influence", self._clip(progress), progress, found, model=found.model, influence=influence
+        )
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; concludes with estimates and errors."""

@@ -14,6 +14,7 @@ from strategies.auto.several_scores import split
 from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
+from userdp.nodes.moments import EVENTS_AND_TIME, by_period
 from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, Softmax
 from userdp.problems.families import LogisticFamily
 from userdp.problems.linear_scores import LinearScores
@@ -30,6 +31,8 @@ SKEWED = 0.3  # Assumed bias of counts' mean by clips, in typical slopes: large 
 BALANCED = 15.0  # Clip of a slope for the balance, in typical slopes: large counts are few, a number is cheap
 LONGEST_BALANCE = 1.0  # Largest move of everybody's score for the balance
 
+
+LATE = 2.0  # Assumed length of slopes of people with an event late or far from the average, over that of average ones
 
 BEND = math.pi / 8
 """The mean rate of normal log-odds with variance v has log-odds of about their mean over ``sqrt(1 + BEND v)``."""
@@ -101,6 +104,40 @@ class Level(Stage, share=0.05, weight=3.0):
         doubt = math.hypot(deviation, progress.vague * float(released[0]))  # the share of those heard is noisy, too
         progress.level_deviation = slope * doubt * (high - low)
         return {"mean_target": mean, "noise_deviation": deviation}
+
+
+@dataclass(frozen=True)
+class Hazard(Level, share=0.05, weight=3.0):
+    """The constant hazard of a loss by period: events over periods at risk, of which a mean target tells nothing.
+
+    *Formal guarantees.* *Claim.* The time at risk costs nothing beside the events. *Why.* A user sends whether it has
+    an event, less 1/2, times sqrt(3) / 2, and the share of periods at risk, less 1/2, times 1/2
+    (`userdp.nodes.moments.events_and_time`): the squared norm is ``3/16 + 1/16 = 1/4`` at most, as of a mean target
+    alone. All else follows from the two noisy means: post-processing.
+    """
+
+    problem: GeneralisedLinear
+
+    def computation(self, progress: Progress) -> Computation:
+        """See `Stage`; each user sends whether it has an event, and its time at risk."""
+        return Computation("events_and_time", "sum", 0.5)
+
+    def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
+        """See `Stage`; clips are no shorter than gradients of users with an event, who are few."""
+        released, deviation = release.mean(sums, self.movement)
+        periods, family = self.problem.hazards, self.problem.family
+        errors = np.hypot(deviation, progress.vague * released) / EVENTS_AND_TIME
+        events, time = np.clip(released / EVENTS_AND_TIME + 0.5, np.maximum(errors, [LEAST_PART, 1 / periods]), 1.0)
+        hazard = min(float(events / time) / periods, 1 - LEAST_PART)
+        progress.begin(self.problem.constant_model(np.array([hazard, 1.0])))
+        curvature = family.curvature_at(hazard)
+        progress.curvature = min(MARGIN * curvature, family.curvature_bound(math.inf))
+        progress.curved = curvature
+        # Given what came before, the slopes of a user's periods have mean zero: their squares add up.
+        progress.slope = math.sqrt(curvature / periods)
+        progress.rare = LATE / (periods * math.sqrt(time))
+        progress.level_deviation = hazard / curvature * math.hypot(*(errors / (events, time)))
+        return {"mean_target": hazard, "noise_deviation": deviation}
 
 
 @dataclass(frozen=True)
@@ -187,6 +224,8 @@ def level(model: LinearScores | OneHot) -> tuple[Stage, ...]:
         return (ClassShares(model),) if model.intercept else ()
     if not isinstance(model, GeneralisedLinear | OneHot) or model.mean_range is None:
         return ()
+    if (hazards := by_period(model)) is not None:
+        return (Hazard(hazards),)
     return (Counts(model), Level(model)) if isinstance(model, Poisson | OneHotPoisson) else (Level(model),)
 
 

@@ -23,6 +23,7 @@ from userdp.accounting import Privacy, RoundLedger
 from userdp.arrays.types import Vector
 from userdp.errors import RunFailed
 from userdp.nodes.computations import Computation
+from userdp.nodes.moments import by_period
 from userdp.problems import Problem
 from userdp.problems.in_coordinates import Coordinates
 from userdp.problems.linear_scores import LinearScores
@@ -111,7 +112,7 @@ def measuring_stages(model: LinearScores, gradient: Gradient) -> tuple[Stage, ..
         *level(model),
         Columns(largest_cell),
         Sizes(),
-        Moments(model.ridge),
+        Moments(model.ridge, by_period(model) is not None),
         Lengths(gradient, longest_gradient(model)),
     )
 

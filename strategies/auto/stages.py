@@ -122,10 +122,13 @@ class Moments(Stage, share=0.15, weight=15.0):
     """The second moments of the scaled columns."""
 
     ridge: float  # of the loss, whose curvature is known
+    weighed: bool = False  # whether samples weigh, and not users, as by period
 
     def computation(self, progress: Progress) -> Computation:
         """See `Stage`; each user sends its matrix of second moments, clipped to the size, which is its weight."""
-        return Computation("second_moments", "sum", progress.size, arrays={"scales": progress.scales})
+        parameters = {"size": progress.size} if self.weighed else {}
+        arrays = {"scales": progress.scales}
+        return Computation("second_moments", "sum", progress.size, parameters=parameters, arrays=arrays)
 
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; turns and stretches the coordinates until all second moments are about one."""

@@ -36,6 +36,7 @@ from userdp.nodes.computations import Computation, LocalNoise
 from userdp.noise import SecureNoise, SeededNoise, in_units
 from userdp.problems import (
     Certificate,
+    Cloglog,
     Huber,
     Linear,
     Logistic,
@@ -254,6 +255,10 @@ def squares(radius=5.0):
     return Squared(2, np.inf, radius, low=-2.0, high=2.0, intercept=True, feature_bound=1.0)
 
 
+def hazards():
+    return Cloglog(2, np.inf, 5.0, feature_bound=1.0).by_period(0, 1)
+
+
 # Of the default strategy, of what is around others, and of a domain whose edge is met.
 MORE = {
     "auto, linear model": (Auto, squares(), {}),
@@ -262,6 +267,7 @@ MORE = {
     "auto, several classes": (Auto, Softmax(3, 2, np.inf, 5.0, intercept=True), {}),
     "auto, counts": (Auto, Poisson(2, 4.0, 1.0, count_bound=9.0, intercept=True), {}),
     "auto, coefficients": (Auto, Poisson(2, 4.0, 1.0, count_bound=9.0, intercept=True), {"coefficients": 0.4}),
+    "auto, hazards": (Auto, hazards(), {"coefficients": 0.4}),
     "auto, sparse": (Auto, SparseSquared(2, 1.0, 2, 5.0, low=-1.0, high=1.0), {}),
     "auto, levels": (Auto, OneHotPoisson(2, 3.0, count_bound=9.0), {}),
     "auto, measured steps": (Auto, Huber(2, 5.0, 3.0, 1.0), {}),

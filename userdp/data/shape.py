@@ -70,6 +70,8 @@ class Shape:
         classes: K, of a target with K declared levels, which is a number 0..K - 1.
         terms: (low, high) of a known term of each sample's score, the logarithm of an exposure or an offset.
         exposed: whether the known term is the logarithm of an exposure.
+        periods: the (first, last + 1) columns of which one is 1 in each sample at risk. The last column, 1 in all of
+            these, takes the place of an intercept; other samples are of zeros, and add nothing.
         named: the columns that features are made of, as far as they are numbers or levels with a name.
     """
 
@@ -88,6 +90,7 @@ class Shape:
     classes: int | None = None
     terms: tuple[float, float] | None = None
     exposed: bool = False
+    periods: tuple[int, int] | None = None
     named: tuple[Column, ...] = ()
 
     @property

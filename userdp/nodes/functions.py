@@ -143,6 +143,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     ),
     "weighted_gradient": RowFunction(moments.weighted_gradient, fixed_order=True),
     "mean_target": RowFunction(moments.mean_target, _two_numbers, fixed_order=True),
+    "events_and_time": RowFunction(moments.events_and_time, _two_numbers, fixed_order=True),
     "class_shares": RowFunction(
         moments.class_shares, lambda dimension, arrays: len(arrays["classes"]), acute=True, fixed_order=True
     ),

@@ -3,10 +3,12 @@
 Parameters are seen along ``directions`` T (p, k), coordinates in which the loss is about equally curved. A user's
 ``H = mean_j phi''(<x, a_j>) (T^T a_j) (T^T a_j)^T`` is positive semidefinite. A user weighs ``w = size / ||H||`` if
 that is less than one, in curvature and slope alike. The weight depends on features and on public numbers, never on
-targets, so slopes keep their mean zero at the true coefficients wherever the model of the mean is right.
+targets, so slopes keep their mean zero at the true coefficients wherever the model of the mean is right. By period, how
+long a user is at risk depends on targets: there samples weigh, not users (`userdp.nodes.moments.followed`).
 """
 
-from typing import Any
+import math
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,27 +17,41 @@ from userdp.arrays.sparse_rows import dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
-from userdp.nodes.moments import PieceRows, norms_of_products, summed_products
+from userdp.nodes.moments import PieceRows, by_period, followed, norms_of_products, summed_products
 from userdp.problems.base import Problem
+from userdp.problems.by_period import Weigh
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear_scores import QUIET
 
 
 @QUIET
-def user_curvature(problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector) -> Rows:
+def user_curvature(
+    problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector, curvature: float = 0.0
+) -> Rows:
     """Compute (U, k (k + 1) / 2): the triangle of each user's H at the model ``weighing`` (p,).
 
-    Clipped to ``size`` it is w H.
+    Clipped to ``size`` it is w H. By period samples weigh as if the loss had that ``curvature`` everywhere.
     """
-    rows = _curved(problem, weighing, directions)
+    weigh = _followed(problem, size, directions, curvature)
+    rows = _curved(problem, weighing, directions, weigh)
     return np.asarray(summed_products(problem, block, rows, directions.shape[1]) / block.sizes[:, None])
 
 
 @QUIET
 def weighted_slope(
-    problem: Problem, x: Vector, block: Block, size: float, directions: Array, weighing: Vector, model: Vector
+    problem: Problem,
+    x: Vector,
+    block: Block,
+    size: float,
+    directions: Array,
+    weighing: Vector,
+    model: Vector,
+    curvature: float = 0.0,
 ) -> Rows:
     """Compute (U, k): w times each user's mean gradient along the directions, at ``model`` (p,)."""
+    weigh = _followed(problem, size, directions, curvature)
+    if weigh is not None:
+        return product(cast(GeneralisedLinear, problem).weighted_gradients(model, block, weigh), directions)
     norms = norms_of_products(problem, block, _curved(problem, weighing, directions), directions.shape[1])
     slopes = product(dense(problem.user_gradients(model, block)), directions)
     return np.asarray((size / np.maximum(norms, size))[:, None] * slopes)
@@ -60,8 +76,13 @@ def squared_influence(problem: Problem, x: Vector, block: Block, influence: Arra
     return np.asarray(np.square(product(weighted_slope(problem, x, block, **asked), influence.T)))
 
 
-def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:
-    """Return the function from features (n, d) of a piece to its ``sqrt(phi'') T^T a`` (n, k)."""
+def _followed(problem: Problem, size: float, directions: Array, curvature: float) -> Weigh | None:
+    hazards = by_period(problem)
+    return None if hazards is None else followed(hazards, size / curvature if curvature > 0 else math.inf, directions)
+
+
+def _curved(problem: Problem, x: Vector, directions: Array, weigh: Weigh | None = None) -> PieceRows:
+    """Return the function from features (n, d) of a piece to its ``sqrt(phi'') T^T a`` (n, k), by period weighed."""
     if not isinstance(problem, GeneralisedLinear) or problem.family.curvatures(np.zeros(1)) is None:
         raise BadInput(f"problem.kind = {problem.name!r} has no curvature that follows from its scores alone")
     model = problem
@@ -69,6 +90,8 @@ def _curved(problem: Problem, x: Vector, directions: Array) -> PieceRows:
     def rows(features: Array, part: Block) -> Array:
         curvatures = model.family.curvatures(model.whole_scores(product(features, x), part))
         assert curvatures is not None
+        if weigh is not None:
+            curvatures = curvatures * weigh(features, part)
         return np.asarray(np.sqrt(curvatures)[:, None] * product(features, directions))
 
     return rows

@@ -11,6 +11,7 @@ coordinates are of size d, and coordinates turn each block of a gradient.
 import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,15 @@ from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
 from userdp.problems.bounds import targets_of
+from userdp.problems.by_period import Weigh
+from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.in_coordinates import turned
 from userdp.problems.linear_scores import QUIET, LinearScores
 from userdp.problems.segments import CHUNK_BYTES, float64_parts, mean_block, user_averages, weighted_sums
 
 Positions = NDArray[np.intp]
+EVENTS_AND_TIME = np.sqrt([0.75, 0.25])  # Parts of a row's norm that `events_and_time` gives to each
+
 PieceRows = Callable[[Array, Block], Array]
 """Makes one row (n, k) a sample from a piece's features (n, d), the intercept's 1 included, and the piece."""
 
@@ -77,14 +82,52 @@ def column_scales(
 
 
 def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: float, scales: Vector) -> Rows:
-    """Compute (U, 1): the logarithm of each user's ``||H||``, from -1/2 up to ``low`` to 1/2 from ``high`` on."""
-    return held_log(_sizes(problem, block, scales), low, high)[:, None]
+    """Compute (U, 1): the logarithm of each user's ``||H||``, from -1/2 up to ``low`` to 1/2 from ``high`` on.
+
+    By period, of the geometric mean of its samples' `followed_sizes`.
+    """
+    sizes, model = np.zeros(block.users), by_period(problem)
+    if model is None:
+        sizes = _sizes(problem, block, scales)
+    else:
+        for users, part, features in float64_parts(block):
+            at_risk = features[:, -1] > 0
+            logs = np.where(at_risk, np.log(model.followed_sizes(features, np.diag(1 / scales))), 0.0)
+            counts = np.add.reduceat(at_risk, part.offsets[:-1], dtype=np.float64)
+            sizes[users] = np.exp(np.add.reduceat(logs, part.offsets[:-1]) / np.maximum(counts, 1))
+    return held_log(sizes, low, high)[:, None]
 
 
-def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector) -> Rows:
-    """Compute (U, d (d + 1) / 2): `triangle` of each user's positive semidefinite H. Clipped to ``size`` it is w H."""
-    sums = summed_products(problem, block, lambda features, _: features / scales, len(scales))
-    return np.asarray(sums / block.sizes[:, None])
+def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector, size: float = math.inf) -> Rows:
+    """Compute (U, d (d + 1) / 2): `triangle` of each user's positive semidefinite H. Clipped to ``size`` it is w H.
+
+    By period each sample weighs as much as `followed` says.
+    """
+    model = by_period(problem)
+    weigh = None if model is None or size == math.inf else followed(model, size, np.diag(1 / scales))
+
+    def rows(features: Array, part: Block) -> Array:
+        scaled = features / scales
+        return scaled if weigh is None else np.sqrt(weigh(features, part))[:, None] * scaled
+
+    return np.asarray(summed_products(problem, block, rows, len(scales)) / block.sizes[:, None])
+
+
+def by_period(problem: Problem) -> GeneralisedLinear | None:
+    """Return the problem if it is one of hazards by period, else None."""
+    return problem if isinstance(problem, GeneralisedLinear) and problem.periods is not None else None
+
+
+def followed(model: GeneralisedLinear, size: float, turn: Array) -> Weigh:
+    """Return weights of samples: size over their `GeneralisedLinear.followed_sizes`, at most 1.
+
+    Weights of a user's own ``||H||`` would depend on how long it is at risk, and so on the outcome.
+    """
+
+    def weigh(features: Array, part: Block) -> Array:
+        return np.asarray(size / np.maximum(model.followed_sizes(features, turn), size))
+
+    return weigh
 
 
 def summed_products(problem: Problem, block: Block, rows: PieceRows, width: int) -> Rows:
@@ -102,7 +145,10 @@ def weighted_gradient(
     problem: Problem, x: Vector, block: Block, size: float, scales: Vector, coordinates: Array
 ) -> Rows:
     """Compute (U, p): ``w T^T`` times each user's mean gradient by blocks, its weighted loss's derivative by z."""
-    model = _dense_model(problem)
+    model, hazards = _dense_model(problem), by_period(problem)
+    if hazards is not None:
+        weigh = followed(hazards, size, np.diag(1 / scales))
+        return turned(hazards.weighted_gradients(x, block, weigh), coordinates)
     weights = size / np.maximum(_sizes(problem, block, scales), size)
     return turned(weights[:, None] * dense(model.user_gradients(x, block)), coordinates)
 
@@ -115,6 +161,16 @@ def mean_target(problem: Problem, x: Vector, block: Block, low: float, high: flo
     targets = np.clip(targets_of(block).astype(np.float64), low, high)
     share = (user_averages(targets, block) - low) / (high - low)
     return np.stack([share - 0.5, 2 * share * (1 - share)], axis=1)
+
+
+def events_and_time(problem: Problem, x: Vector, block: Block) -> Rows:
+    """Compute (U, 2) by period: whether a user has the event, and the share of periods at risk, each less 1/2.
+
+    They are times sqrt(3) / 2 and 1/2, so that no row is longer than 1/2: events are rarer than periods at risk.
+    """
+    shares = cast(Array, problem.target_means(block))
+    events = np.clip(shares[:, 0] * block.sizes, 0.0, 1.0)
+    return (np.stack([events, np.clip(shares[:, 1], 0.0, 1.0)], axis=1) - 0.5) * EVENTS_AND_TIME
 
 
 def filled(problem: Problem, x: Vector, block: Block) -> Rows:

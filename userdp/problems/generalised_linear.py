@@ -13,9 +13,9 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
 from userdp.problems.bounds import targets_of
+from userdp.problems.by_period import ByPeriod
 from userdp.problems.families import CloglogFamily, Family, LogisticFamily, PoissonFamily, SquaredFamily
-from userdp.problems.linear_scores import QUIET, LinearScores, Options, Pieces
-from userdp.problems.one_score import OneScore
+from userdp.problems.linear_scores import QUIET, Options, Pieces
 from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
 from userdp.problems.settings import BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
 
@@ -23,7 +23,7 @@ COMPILED_BYTES = 1 << 22
 """The least bytes of a block's features for the compiled loop; below, two products are as fast."""
 
 
-class GeneralisedLinear(LinearScores, OneScore):
+class GeneralisedLinear(ByPeriod):
     """``f(x; a, y) = phi(<a, x>, y) + (ridge / 2) ||x||^2``, ``||a||_1 <= feature_norm``, ``|a_j| <= feature_bound``.
 
     The family gives phi and the range of targets; targets outside are clipped into it. See `LinearScores` for the other
@@ -111,9 +111,10 @@ class GeneralisedLinear(LinearScores, OneScore):
 
     def constant_model(self, mean: Vector) -> Vector:
         """Return the model with the score of that mean as the intercept, and zero weights."""
-        if not self.intercept:
+        if not self.intercept and self.periods is None:
             return super().constant_model(mean)
-        return self.domain.project(np.append(np.zeros(self.columns), self.family.score_of(float(mean[0]))))
+        weights = np.zeros(self.dimension - 1)
+        return self.domain.project(np.append(weights, self.family.score_of(float(self._predicted(mean)))))
 
     def optimum(self, federation: Federation) -> Vector | None:
         """See `Problem.optimum`: known for a synthetic regression of this kind whose data no declared bound clips.

@@ -2,13 +2,14 @@
 
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import ConfigDict, Field
 
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
+from userdp.problems.by_period import ByPeriod
 from userdp.settings import Section
 
 RADIUS = "The domain is |x_j| <= radius."
@@ -59,6 +60,8 @@ class ProblemSettings(Section):
                 f"{self.unscaled}: leave data.target_range out"
             )
         self._check_classes(shape.classes, self.most_classes)
+        if shape.periods is not None and not isinstance(self, BinaryTarget):
+            raise BadInput(f"problem.kind = {self.kind!r} has no hazards: use cloglog or logistic for data.survival")
         problem = self._make(shape, seed)
         if shape.terms is not None:
             problem = problem.with_terms(*shape.terms, exposed=shape.exposed)
@@ -176,7 +179,7 @@ class GeneralisedLinearSettings(LossSettings):
     declared columns."""
     radius: float = Field(5.0, gt=0, description=RADIUS)
     ridge: float = Field(0.0, ge=0, description=RIDGE)
-    intercept: bool = Field(True, description="Append a feature of value 1 to each sample.")
+    intercept: bool = Field(True, description="Append a feature of value 1 to each sample; data.survival has periods.")
 
     def build(self, shape: Shape, seed: int) -> Problem:
         if shape.levels is not None:
@@ -189,13 +192,16 @@ class GeneralisedLinearSettings(LossSettings):
                 f"problem.kind = {self.kind!r} needs feature columns, and {shape.codes_from} gives "
                 f"{shape.columns} codes a sample: use problem.kind = 'torch', or declare data.features"
             )
-        return super().build(shape, seed)
+        problem = super().build(shape, seed)
+        return problem if shape.periods is None else cast(ByPeriod, problem).by_period(*shape.periods)
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
-        norm = None if shape.feature_norm is None else shape.feature_norm + self.intercept
+        intercept = self.intercept and shape.periods is None
+        norm = None if shape.feature_norm is None else shape.feature_norm + intercept
         cell = shape.bound if self.feature_bound is None else self.feature_bound
         return {
             **super()._arguments(shape),
+            "intercept": intercept,
             "columns": shape.columns,
             "feature_norm": self._declared("feature_norm", self.feature_norm, norm, "the bound on a sample's ||a||_1"),
             "feature_bound": math.inf if cell is None else cell,

@@ -13,12 +13,13 @@ from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.declared import Range, checked_range, did_you_mean
 from userdp.data.tables.numeric import Numeric
 from userdp.data.tables.sample_kinds import Images, LabelledTexts, SampleKind, Steps
+from userdp.data.tables.survival import AtRisk
 from userdp.data.tables.targets import check_target, target_shape
 from userdp.data.tables.terms import Term, term_of
 from userdp.errors import BadInput
 from userdp.settings import TWO_NUMBERS, shown
 
-_DESCRIBING = frozenset().union(*(kind.keys for kind in (Numeric, Codes, Hashed, Steps, Images)))
+_DESCRIBING = frozenset().union(*(kind.keys for kind in (AtRisk, Codes, Hashed, Steps, Images)))
 """The keys that describe samples, each for some kinds."""
 _HINTS = {"levels": "; for features use categorical, for a target of two classes positive, of several target_levels"}
 
@@ -67,7 +68,9 @@ class Columns(Declaration):
             return Codes if self.buckets is None else Hashed
         if self.sequence is not None:
             return Steps if self.target is None else LabelledTexts
-        return Numeric if self.images is None else Images
+        if self.images is not None:
+            return Images
+        return Numeric if self.survival is None else AtRisk
 
     @property
     def inputs(self) -> list[str]:
@@ -87,7 +90,8 @@ class Columns(Declaration):
     @property
     def _beside(self) -> list[str]:
         """The columns, other than the user's, that no feature is made of."""
-        return [name for name in (self.target, self.split_column) if name is not None]
+        followed = () if self.survival is None else self.survival.columns
+        return [*followed, *(name for name in (self.target, self.split_column) if name is not None)]
 
     @property
     def text(self) -> set[str]:

@@ -16,6 +16,7 @@ from userdp.data.tables.cells import cell_text
 from userdp.data.tables.csv_form import CsvForm
 from userdp.data.tables.dates import with_dates_as_text
 from userdp.data.tables.derived import Derivation
+from userdp.data.tables.follow_up import FollowUp
 from userdp.data.tables.sequences import SequenceColumns
 from userdp.settings import Section
 
@@ -88,6 +89,8 @@ class Declaration(Section):
     """Column of dates = their format if it is not ISO 8601, such as '%d.%m.%Y'."""
     sequence: SequenceColumns | None = None
     """Instead of features: samples are sequences of codes; its keys follow below."""
+    survival: FollowUp | None = None
+    """Instead of a target: samples are periods of a person's follow-up; its keys follow below."""
     images: str | None = None
     """Instead of features: column of raw bytes (Parquet), one per pixel, mapped to [0, 1]."""
     image_shape: list[int] | None = None

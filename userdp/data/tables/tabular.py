@@ -19,6 +19,7 @@ from userdp.data.tables.contributions import bounded_rows, public_order
 from userdp.data.tables.ids import doubtful_ids
 from userdp.data.tables.reading import first_row, read_columns
 from userdp.data.tables.streamed import MEMORY_MIB, outgrows, read_owners, stored_federation
+from userdp.data.tables.survival import AtRisk, Periods
 from userdp.data.tables.targets import targets_of
 from userdp.data.tables.unusable import CELLS, Counts, doubts, sentences
 from userdp.data.tables.windows import Windows
@@ -138,10 +139,11 @@ def table_of(
     table = read_owners(source, columns) if streamed else read_columns(source, columns, columns.names)
     labels, owner = owners_of(table.texts[columns.user], columns.user)
     counts = Counts()
-    form = columns.samples.windows
-    windows = None if form is None else Windows(table, form, owner, counts)
-    if windows is not None:
-        sizes, holder = windows.sizes, np.repeat(np.arange(len(labels)), windows.sizes)
+    grouped = _grouped(table, columns, owner, counts)
+    if isinstance(grouped, Periods) and (max_samples is not None or min_samples > 1):
+        raise BadInput("survival gives everybody the same number of samples: leave min_samples and max_samples out")
+    if grouped is not None:
+        sizes, holder = grouped.sizes, np.repeat(np.arange(len(labels)), grouped.sizes)
     else:
         sizes, holder = np.bincount(owner).astype(np.int64), owner
     chosen = public_order(labels, sizes, min_samples, users, seed)
@@ -150,12 +152,16 @@ def table_of(
     samples, offsets = bounded_rows(numbers[holder], max_samples, seed, labels[chosen] if named else None)
     if streamed:
         federation: Federation = stored_federation(source, columns, table.count, samples, offsets, counts)
+    elif isinstance(grouped, Periods):
+        made, targets = grouped.samples(samples)
+        federation = ColumnarFederation(Block(made, offsets, targets))
     else:
-        made = columns.samples.features(table, samples, counts) if windows is None else windows.features(samples)
+        made = columns.samples.features(table, samples, counts) if grouped is None else grouped.features(samples)
         targets, terms = targets_of(table, columns, samples, counts), _terms(table, columns, samples, counts)
         federation = ColumnarFederation(Block(made, offsets, targets, terms=terms))
     eligible = int(np.count_nonzero(sizes >= min_samples))
     spelt = doubtful_ids(labels, columns.user)
+    seen = table.count if isinstance(grouped, Periods) else federation.samples
     report = LoadReport(
         rows=table.count,
         users=federation.users,
@@ -164,13 +170,21 @@ def table_of(
         small_users=len(labels) - eligible,
         surplus_users=eligible - len(chosen),
         surplus_samples=int(sizes[chosen].sum()) - federation.samples,
-        doubts=(*doubts(columns, counts, federation.samples), *filter(None, [spelt])),
+        doubts=(*doubts(columns, counts, seen), *filter(None, [spelt])),
         doubtful_ids=spelt,
         nothing_usable=tuple(sentences(columns, counts)),
         target_ends=counts.ends.get(columns.target or "") if columns.target_range is None else None,
     )
     held_out = None if columns.split_column is None else _held_out(table, columns, owner)[chosen]
     return Table(federation, labels[chosen], list(columns.samples.names), report, held_out)
+
+
+def _grouped(table: Rows, columns: Columns, owner: NDArray[np.int64], counts: Counts) -> Windows | Periods | None:
+    """Return what makes samples of all rows of a user together; None if each row is a sample."""
+    kind, form = columns.samples, columns.samples.windows
+    if isinstance(kind, AtRisk):
+        return Periods(table, kind, owner, counts)
+    return None if form is None else Windows(table, form, owner, counts)
 
 
 def _terms(table: Rows, columns: Columns, rows: NDArray[np.int64], counts: Counts) -> NDArray[np.float32] | None:

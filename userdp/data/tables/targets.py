@@ -24,6 +24,8 @@ def check_target(declared: Declaration) -> None:
             f"{given[0]} and {given[1]} exclude each other: declare target_range for numbers, positive for two classes "
             "or target_levels for named ones"
         )
+    if declared.survival is not None and declared.target is not None:
+        raise BadInput(f"target = {declared.target!r}: survival makes the target; leave target out")
     if declared.target is None and given:
         raise BadInput(f"{given[0]} describes a target, and target names no column; declare target")
     if isinstance(positive, Mapping | list | tuple | set):
@@ -42,10 +44,11 @@ def check_target(declared: Declaration) -> None:
 
 def target_shape(declared: Declaration) -> dict[str, Any]:
     """Return the fields of `userdp.data.shape.Shape` about the target."""
-    scaled_target = declared.target_range is not None
+    scaled_target, survival = declared.target_range is not None, declared.survival is not None
+    binary = declared.positive is not None or survival
     return {
-        "has_target": declared.target is not None,
-        "target_range": (0.0, 1.0) if declared.positive is not None else (-1.0, 1.0) if scaled_target else None,
+        "has_target": declared.target is not None or survival,
+        "target_range": (0.0, 1.0) if binary else (-1.0, 1.0) if scaled_target else None,
         "scaled_target": scaled_target,
         "classes": None if declared.target_levels is None else len(declared.target_levels),
     }
