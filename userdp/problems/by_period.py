@@ -54,7 +54,7 @@ class ByPeriod(LinearScores, OneScore):
         """Return which samples (N,) count: by period those at risk, else all."""
         if self.periods is None:
             return np.ones(block.samples, dtype=bool)
-        return np.asarray(block.dense_features[:, -1] > 0)
+        return np.asarray(block.dense_features[:, -1] > np.float32(0.0))
 
     def target_means(self, block: Block) -> Array | None:
         """See `Problem.target_means`; by period (U, 2) events and time at risk, over the number of periods."""

@@ -153,8 +153,8 @@ def table_of(
     if streamed:
         federation: Federation = stored_federation(source, columns, table.count, samples, offsets, counts)
     elif isinstance(grouped, Periods):
-        made, targets = grouped.samples(samples)
-        federation = ColumnarFederation(Block(made, offsets, targets))
+        at_risk, happened = grouped.samples(samples)
+        federation = ColumnarFederation(Block(at_risk, offsets, happened))
     else:
         made = columns.samples.features(table, samples, counts) if grouped is None else grouped.features(samples)
         targets, terms = targets_of(table, columns, samples, counts), _terms(table, columns, samples, counts)
