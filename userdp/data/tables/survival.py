@@ -105,7 +105,7 @@ class Periods:
         own, of_own = np.unique(rows[rows >= 0], return_inverse=True)
         made = self._kind.features(self._table, own, self._counts)
         good = np.full(rows.shape, False)
-        good[rows >= 0] = np.isfinite(made).all(axis=1)[of_own]
+        good[rows >= 0] = np.asarray(np.isfinite(made).all(axis=1))[of_own]
         features = np.zeros((len(chosen), made.shape[1]), dtype=np.float32)
         features[good] = made[np.searchsorted(own, rows[good])]
         features[np.flatnonzero(good), len(self._kind.names) + place[good]] = 1.0
