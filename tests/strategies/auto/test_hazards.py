@@ -8,8 +8,10 @@ from scipy.optimize import minimize
 from test_auto import Watched
 
 from strategies import Auto
+from strategies.auto.coefficients import Influences
 from strategies.auto.level import Hazard, Level
 from strategies.auto.releases import Movement
+from userdp.data.coefficients import CoefficientMap
 from userdp.nodes.moments import events_and_time
 
 TRUTH = np.array([0.7, -0.4])
@@ -72,12 +74,17 @@ def test_hazards_drowned_in_noise_are_still_hazards(released):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hazard_ratios_are_those_of_a_fit_without_privacy_where_noise_is_small(kind):
-    users = 4000
-    federation = cohort(kind, users, 5)
-    method = make(Auto, problem_of(kind), users, 200.0, seed=5, coefficients=0.5)
+def test_hazard_ratios_and_their_errors_are_those_of_a_fit_without_privacy_where_noise_is_small(kind):
+    users, levels = 4000, np.arange(2, 2 + PERIODS)
+    federation, of_model = cohort(kind, users, 5), np.eye(2 + PERIODS, 3 + PERIODS)
+    of_model[levels, -1] = 1.0
+    names, zeros = tuple(f"c{place}" for place in range(len(of_model))), np.zeros(len(of_model))
+    reading = CoefficientMap(names, names, zeros, of_model, np.eye(*of_model.T.shape), zeros)
+    method = make(Auto, problem_of(kind), users, 200.0, seed=5, coefficients=0.5, facts={"reading": reading})
     run(method, federation)
     found, (fit, errors) = method.memory.inference, exact(kind, federation)
-    reading = [*range(2), *range(2, 2 + PERIODS)]
-    estimate = np.concatenate([found.model[:2], found.model[2:6] + found.model[6]])
-    assert (np.abs(estimate - fit[reading]) < 0.5 * errors[reading]).all()
+    assert (np.abs(found.estimate - fit) < 0.5 * errors).all()
+    np.testing.assert_allclose(found.error, errors, rtol=0.06)
+    asked = Influences(reading, PERIODS).computation(method.memory).arrays["influence"]
+    assert (asked[:2] != 0).any(axis=1).all()
+    assert not asked[2:].any()  # the few people with an event in a period would make the clip cut all others

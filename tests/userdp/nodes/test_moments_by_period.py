@@ -4,10 +4,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hazard_cases import PERIODS, problem_of, rows_of
+from hazard_cases import KINDS, PERIODS, problem_of, rows_of
 
 from userdp.data.block import Block
-from userdp.nodes.moments import events_and_time, moment_size, second_moments, weighted_gradient
+from userdp.nodes.influence import user_curvature, weighted_slope
+from userdp.nodes.moments import events_and_time, moment_size, second_moments, symmetric, weighted_gradient
 
 
 @pytest.mark.parametrize("periods", [1, 2, 5])
@@ -47,3 +48,19 @@ def test_weights_do_not_depend_on_how_long_a_person_is_at_risk():
     assert np.ptp(sizes) < 1e-9
     exact_size = np.linalg.norm(second_moments(problem, x, made[0], scales)[0])
     assert problem.followed_sizes(whole, np.diag(1 / scales)) == pytest.approx([exact_size] * PERIODS, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_squared_slopes_are_the_curvature_over_the_periods_where_hazards_are_those_of_the_model(kind):
+    """All ends of one person's follow-up, by their probabilities: an event in each period, or none."""
+    problem, x = problem_of(kind), np.array([0.7, -0.4, -1.2, -0.3, 0.1, -0.8, -0.5])
+    rows = rows_of(np.tile([[0.9, -0.8]], (PERIODS + 1, 1)), np.append(np.arange(1, PERIODS + 1), PERIODS))
+    targets = np.eye(PERIODS + 1, PERIODS, dtype=np.float32).ravel()
+    block = Block(rows.astype(np.float32), np.arange(0, len(rows) + 1, PERIODS), targets)
+    hazards = problem.family.predictions(block.features[-PERIODS:].astype(float) @ x)["probability"]
+    chances = np.append(hazards, 1.0) * np.append(1.0, np.cumprod(1 - hazards))
+    asked = {"size": 1e9, "directions": np.eye(7), "weighing": x, "curvature": 1.0}
+    slopes = weighted_slope(problem, x, block, model=x, **asked)
+    np.testing.assert_allclose(chances @ slopes, 0, atol=1e-9)
+    curvature = symmetric(chances @ user_curvature(problem, x, block, **asked))
+    np.testing.assert_allclose((chances * slopes.T) @ slopes, curvature / PERIODS, atol=1e-9)
