@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers import federation_of
 
+from userdp.arrays.fixed_order import fixed_order
 from userdp.errors import BadInput
 from userdp.problems import Bernoulli, Logistic, OneHotLogistic, Quadratic, Softmax, Squared
 from userdp.problems.in_coordinates import Coordinates, InCoordinates
@@ -69,6 +70,15 @@ def test_wide_losses_are_bounded_by_traces_and_by_no_other_user():
     squares = [np.square(block.features[own].astype(float)).sum(axis=1).mean() for own in (slice(0, 3), slice(3, 7))]
     np.testing.assert_allclose(problem.user_curvatures(block), squares, rtol=1e-6)
     np.testing.assert_allclose(problem.user_curvatures(block.part(1, 2)), squares[1:], rtol=1e-6)
+
+
+def test_within_a_fixed_order_a_bound_in_other_coordinates_has_the_same_bits_alone():
+    problem, turn = Logistic(17, 20.0, 50.0), np.random.default_rng(3).normal(size=(17, 17))
+    block = block_of(problem, (1, 2, 5, 40, 3))
+    with fixed_order(wanted=True):
+        together = problem.user_curvatures(block, turn)
+        alone = [problem.user_curvatures(block.part(user, user + 1), turn)[0] for user in range(block.users)]
+    np.testing.assert_array_equal(alone, together)
 
 
 def test_a_loss_without_bounds_says_so():
