@@ -137,11 +137,11 @@ def test_every_strategy_has_a_page_and_no_other_does():
 def test_pictures_have_words_for_who_does_not_see_them_and_are_all_shown():
     shown = [
         (words, posixpath.normpath(posixpath.join(posixpath.dirname(page), target)))
-        for page in [*PAGES, "research/README.md"]
+        for page in ["README.md", "research/README.md", *PAGES]
         for words, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8"))
     ]
     assert all(len(words) > 20 for words, _ in shown)
-    assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/pictures/*")} == {file for _, file in shown}
+    assert {path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/pictures/*")} <= {file for _, file in shown}
 
 
 @pytest.mark.parametrize("page", ["README.md", *PAGES])
