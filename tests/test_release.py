@@ -1,5 +1,6 @@
 """What a release needs: one version everywhere, a person's approval before the index gets it, and pins of its tools."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -59,3 +60,12 @@ def test_every_change_is_built_and_spelt_with_pinned_tools():
     assert '"dist" make dist' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert all(called in makefile for called in ("-m build\n", "twine check --strict dist/*\n", "$(BIN)/codespell\n"))
+
+
+def test_whoever_opens_a_development_container_gets_what_ci_installs():
+    opened = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    torch = workflow("ci")["jobs"]["change"]["env"]["TORCH"]
+    assert opened["postCreateCommand"] == f"make install TORCH='{torch}'"
+    python = next(iter(workflow("ci")["jobs"]["change"]["steps"][1]["with"].values()))
+    assert opened["image"].endswith(f":{python}")
+    assert workflow("release")["jobs"]["build"]["env"]["TORCH"] == torch
