@@ -3,7 +3,7 @@
 Times are grouped into periods, hazards change from period to period, and people leave at random. The true coefficients
 are known.
 
-    python research/hazards.py                       all settings into results/hazards.csv (20 minutes of one core)
+    python research/hazards.py                       all settings into results/hazards.csv (10 minutes of one core)
     python research/hazards.py --repetitions 2 --periods 5 --covariates 3
 
 Each finished setting is written at once.

@@ -6,7 +6,6 @@ A node is a user, and its reply minus the model sent is that user's update, whic
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any, ClassVar, NoReturn
@@ -47,12 +46,6 @@ from userdp.problems.base import Box, Certificate, Problem
 
 log = logging.getLogger("userdp")
 
-_UNSEEN = (
-    "trust = 'sum': a noisy sum of clipped updates does not tell clients whose models are not finite from clients that "
-    "stand still, so that no round ends such a run: try the clients' training first, or use DropInAuto, whose first "
-    "round tells"
-)
-
 ASSUMPTIONS = (
     "a node is a user: whoever runs two nodes has twice the weight and half the protection",
     "the server, which sees every user's model and clips it, is trusted",
@@ -92,6 +85,7 @@ class ClientWire(Wire):
     clipping = ASSUMPTIONS
     who = ASSUMPTIONS[:1]
     asks_more = False
+    counts = True
     repeats = False
 
     def __init__(
@@ -168,7 +162,7 @@ class DropIn(Strategy):
     released model and of that user's data alone, whatever the client's code does, and it is clipped here, by the
     server: sensitivities do not rest on honest nodes. An update that is not finite is zero, and so is that of a reply
     near zero against the model sent (less than a quarter as long), which is an update in the place of a model; if most
-    are, the run ends, by a count with noise (`check_usable`). A reply of other names or shapes counts as missing and
+    are, the run ends, by a count with noise (`check_count`). A reply of other names or shapes counts as missing and
     adds nothing; the divisor is public. Floating statistics of batch normalisation are
     parts of the model, clipped and noised like weights. Rounding to the model's types and raising negative variances to
     zero come after the noise. Counts of missing and non-finite users are exact and for the operator only. A drop-in
@@ -241,8 +235,6 @@ class DropIn(Strategy):
         given = (problem, self._public, self._privacy)
         inner = self._recipe.strategy(*given, seed=self._seed, wire=wire, held_out=self._held_out, **self._around)
         inner.plan = report.shown(inner.plan, BY_CLIENTS, self.by_size, known=layout is not None)
-        if self._privacy.trust == "sum" and "find_clip" not in self.settings:
-            inner.plan = replace(inner.plan, warnings=(*inner.plan.warnings, _UNSEEN))
         return inner
 
     @property
@@ -289,7 +281,7 @@ class DropIn(Strategy):
         report.round_ends(record, self.plan, self.result.evaluate_metrics_clientapp.get(record.round))
         if on_round is not None:
             on_round(record)
-        if self._privacy.trust == "server":  # of a masked sum the server counts nobody
+        if self._privacy.trust == "server":  # a masked sum has the count
             assert self._clip is not None
             check_usable(self.inner, record, self._clip)
 

@@ -269,7 +269,7 @@ class Auto(Recipe):
             raise BadInput(f"{asked}: problem.ridge = {problem.ridge:g} shrinks coefficients; set problem.ridge = 0")
         reading = given.public.reading or CoefficientMap.plain(given.dimension, problem.intercept)
         kinds = (Curvatures, SlopeSizes, Slopes, Influences)
-        return tuple(kind(reading, by_period(problem) is not None) for kind in kinds)
+        return tuple(kind(reading, problem.hazards) for kind in kinds)
 
     def _plain_stages(self, given: Given, pace: Pace) -> tuple[Stage, ...]:
         domain, certificate = given.problem.domain, given.problem.certificate

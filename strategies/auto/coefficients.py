@@ -47,14 +47,14 @@ def begun(progress: Progress, reading: CoefficientMap, noise: float) -> Inferenc
 
 @dataclass(frozen=True, eq=False)
 class OfCoefficients(Stage):
-    """A round that asks about the coefficients; ``by_period`` samples weigh by their features, not users."""
+    """A round that asks about the coefficients; with ``periods`` samples weigh by their features, not users."""
 
     reading: CoefficientMap
-    by_period: bool = False
+    periods: int = 0  # of hazards, whose levels are the last of the coefficients
 
     def _asked(self, name: str, clip_norm: float, progress: Progress, found: Inference, **arrays: Array) -> Computation:
         known = {"directions": found.directions, "weighing": found.start}
-        parameters = {"size": found.size} | ({"curvature": progress.curvature} if self.by_period else {})
+        parameters = {"size": found.size} | ({"curvature": progress.curvature} if self.periods else {})
         return Computation(name, "sum", clip_norm, parameters=parameters, arrays=known | arrays)
 
 
@@ -122,7 +122,13 @@ class Slopes(OfCoefficients, share=0.6):
 
 @dataclass(frozen=True, eq=False)
 class Influences(OfCoefficients, share=0.08):
-    """The users' mean squared influence on each coefficient: how much the choice of users moves it."""
+    """The users' mean squared influence on each coefficient: how much the choice of users moves it.
+
+    The level of a period moves by the few users with an event then, far more than all else: a clip of all influences
+    together would cut what these users tell of other coefficients. So levels are not asked. Given what came before, a
+    period's slope has mean zero and the curvature as its variance: squares are one over the number of periods there,
+    in units, where hazards are those of the model, and less where samples weigh less.
+    """
 
     noise: float = 0.0  # standard deviation of the noise on a mean, over the clip
 
@@ -130,6 +136,7 @@ class Influences(OfCoefficients, share=0.08):
         """See `Stage`; each user sends the squares of its influences at the model after the step."""
         found = _found(progress)
         influence = found.moved(self.reading) / found.units(self.reading)[:, None]
+        influence[len(influence) - self.periods :] = 0.0
         return self._asked(
             "squared_influence", self._clip(progress), progress, found, model=found.model, influence=influence
         )
@@ -138,6 +145,7 @@ class Influences(OfCoefficients, share=0.08):
         """See `Stage`; concludes with estimates and errors."""
         clip = self._clip(progress)
         squares, deviation = release.mean(sums, Movement.of_acute(clip))
+        squares[len(squares) - self.periods :] = 1 / max(self.periods, 1)
         _found(progress).conclude(self.reading, squares, deviation, release.users)
         return {"radius": clip, "noise_deviation": deviation}
 
@@ -147,7 +155,9 @@ class Influences(OfCoefficients, share=0.08):
         k = len(found.step)
         equal = math.sqrt(3 / k) * found.clip_norm**2
         noise = self.noise / progress.heard
-        wide = _FAINT * found.typical**2 / k / (noise * equal) if noise else _WIDE
+        # By period a typical person has no event, and a short slope; the mean square is known.
+        square = np.trace(found.curvature) / self.periods if self.periods else found.typical**2
+        wide = _FAINT * square / k / (noise * equal) if noise else _WIDE
         return min(max(wide, _NARROW), _WIDE) * equal / progress.curvature
 
 

@@ -102,12 +102,6 @@ class AdaptiveScheme(Scheme):
         shares, deviation = gathered.values / self.sampler.expected_batch, gathered.noise / self.sampler.expected_batch
         if self.masked is None:
             shares, deviation = self.found_by.release(shares, noise(0)), self.found_by.standard_deviation
-        elif shares.sum() + _CERTAIN * deviation * math.sqrt(len(shares)) < 0.5:
-            raise RunFailed(
-                "most clients sent nothing of a finite length, by the noisy sum of all: their models are not finite, "
-                "or near zero against the model sent, as updates are; reply with the whole trained model, and lower "
-                "the clients' learning rate if training diverges"
-            )
         if outside(shares) > _CERTAIN * deviation:
             raise RunFailed(
                 f"most updates are {'longer than 2^20' if shares[-1] > shares[0] else 'shorter than 2^-20'}, by noisy "
@@ -179,8 +173,7 @@ class AdaptiveClipping(Recipe, ClippedOptions, UpdateOptions, PreparedOptions, r
     one user moves their sum by sqrt(2), or by 1 if it is added or removed, and noise z times that makes the round a
     Gaussian mechanism of the same multiplier. (Where cohorts are secret, noise is that for a move of s, and a row no
     longer than ``1 / (s z)`` over it; a masked sum has that noise, too.) The first clip, a median of the noisy shares,
-    is post-processing, and so is the end of a run whose shares say that most updates are outside these octaves, or, of
-    masked sums, not finite.
+    is post-processing, and so is the end of a run whose shares say that most updates are outside these octaves.
 
     *Assumptions.* Those of `dp_fed_sgd`.
     """

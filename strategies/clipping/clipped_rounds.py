@@ -62,7 +62,7 @@ class MaskedRounds:
             )
         budget = _budget(privacy)
         made = cls(privacy, sampler, sampler.calibrate(budget.epsilon, budget.delta), given.wire.who)
-        excess = made.sum(longest).excess(columns, privacy.epsilon) * _COARSER * sampler.rounds
+        excess = made.sum(longest).excess(columns + given.wire.counts, privacy.epsilon) * _COARSER * sampler.rounds
         if excess > privacy.delta * _DISCRETE:
             raise BadInput(
                 f"privacy.trust = 'sum': discrete noise would add {excess:.1g} to delta, more than the thousandth of "

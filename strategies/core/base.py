@@ -188,7 +188,8 @@ class UserLevelStrategy(Strategy):
         simulated = self.privacy.noise == "seeded" and not self.require_identities
         trusted = self.about.server_trusted and self.privacy.trust == "server" and self.wire.asks_more
         lengths = request.computation.lengths and simulated and trusted
-        asked = replace(request.computation, lengths=lengths, coordinates=self._own.coordinates)
+        counted = self.wire.counts and request.computation.masked is not None
+        asked = replace(request.computation, lengths=lengths, counted=counted, coordinates=self._own.coordinates)
         noise_seed = self.noise_seed if self.privacy.noise == "seeded" and not self._drawn else None
         return replace(request, computation=seeded(asked, index, self.seed, noise_seed))
 

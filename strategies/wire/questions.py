@@ -35,7 +35,14 @@ nodes refuse records and fields that they do not know.
 _PARAMETER, _NOISE_OF = "parameter.", "noise."
 _START, _MATRIX = "coordinates.start", "coordinates.matrix"
 # Plain fields of a computation, of its noise, its coins and its masked sum, with their types.
-_COMPUTATION = {"clip_norm": float, "l1_norm": float, "separate": bool, "lengths": bool, "statistic": str}
+_COMPUTATION = {
+    "clip_norm": float,
+    "l1_norm": float,
+    "separate": bool,
+    "lengths": bool,
+    "statistic": str,
+    "counted": bool,
+}
 _NOISE = {"deviation": float, "round": int, "seed": int}
 _COINS = {"rate": float, "most": int}
 _MASKED = {"deviation": float, "round": int, "seed": int, "weight": float}

@@ -27,6 +27,7 @@ Read = Callable[[Message, NDArray[np.int64], Computation, int], Answer]
 It raises `BadInput`, and nothing else, if there is none.
 """
 _SUM_TOLERANCE = 1 + 1e-9
+_CERTAIN = 4.0  # Deviations of its noise that a count exceeds before anything is said of it
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,35 @@ def _gather_masked(
     if lost:
         log.warning("a round is lost: not all of its nodes answered, so what hides their sum cannot be taken off")
         return Gathered(np.zeros(width), len(request.users), 0, lost=True)
-    noise = masked.deviation * math.sqrt(1 - len(silent) / len(nodes))
-    return Gathered(masked.values(total), missing, 0, noise=noise)
+    noise, values = masked.deviation * math.sqrt(1 - len(silent) / len(nodes)), masked.values(total)
+    if request.computation.counted:
+        longest, count, values = request.computation.longest, values[0], values[1:]
+        check_count(count / longest, noise / longest, len(request.users))
+    return Gathered(values, missing, 0, noise=noise)
+
+
+def check_count(told: float, deviation: float, cohort: float) -> None:
+    """Refuse (`RunFailed`) to go on where most users' replies count as zero, as a count ``told`` with noise says.
+
+    *Formal guarantees.* *Claim.* The noisy sum of a round and this verdict together are one release of the mechanism of
+    the sum, at its cost, under either relation. *Why.* A user whose reply is unusable adds zero to the sum (about a
+    centre, if there is one) and one to the count; any other adds a vector of norm at most C, and zero. With C counted
+    for each, a user adds a row ``(C u, v)`` of norm at most C, which is all that a sampler's proof asks of rows: the
+    sum of rows moves by at most 2C if a user is replaced, and by C if one is added or removed. (Rows that
+    name the octave of a length stay at most sqrt(2) apart with the count beside them: none points away from another. If
+    rows of a masked sum end with a number, C is their norm with it, and the number of an unusable reply is zero.)
+    Noise of the sum's deviation on C times the count completes it to the Gaussian mechanism of these rows; in a masked
+    sum it is an entry like any other. The verdict follows from the noisy count. *Assumptions.* Those of the sum.
+
+    Of rounds in which all replies are models, one in 30,000 is refused at most. Noise that could pass for half a cohort
+    hides some in which none is. ``deviation`` is that of the noise on the count, of so many users in a ``cohort``.
+    """
+    if told > max(cohort / 2, _CERTAIN * deviation):
+        raise RunFailed(
+            "most clients' replies count as zero, by a count with noise: models that are not finite, or that are near "
+            "zero against the model sent, as updates are; reply with the whole trained model, and lower the clients' "
+            "learning rate if training diverges"
+        )
 
 
 def _answers(

@@ -25,6 +25,7 @@ class Wire:
     clipping: tuple[str, ...] = ("nodes clip each user as requested, and the server is trusted",)
     who: tuple[str, ...] = ()  # the assumptions about who a user is, which a guarantee has in any case
     asks_more: bool = True  # nodes answer more questions than training, such as users' lengths before the clip
+    counts: bool = False  # masked sums count users whose row is not finite: see `Computation.counted`
     repeats: bool = True  # nodes give the same answer to a repeated question, as resuming after a kill requires
 
     def roster(self, users: int, max_missing: float) -> Roster:

@@ -122,6 +122,10 @@ def test_one_persons_cells_move_nobody_elses_terms():
         ({"exposure": "years", "ranges": {**RANGES, "years": [0, 8]}}, "an exposure is positive"),
         ({"exposure": "years", "offset": "years"}, "exposure and offset are both declared"),
         ({"exposure": "years", "features": ["dose", "years"]}, "column 'years' is declared twice"),
+        (
+            {"exposure": "falls", "ranges": {"dose": [0, 2], "falls": [1, 9]}},
+            "'falls' is .* user, target, exposure, offset",
+        ),
         ({}, "ranges names 'years', which is not in features"),
     ],
 )

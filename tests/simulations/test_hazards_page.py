@@ -1,15 +1,23 @@
-"""``survival`` in [data], from a table to coefficients, predictions and the report; and beside lifelines."""
+"""``survival`` in [data], from a table to coefficients, predictions, runs and the report; and beside lifelines."""
 
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from examples import call
+from helpers import forgive_ray
+from helpers_killed import killed_at, left
 from rich.console import Console
 
+import simulations.records.checkpoints
 from simulations import train
+from simulations.config.run_config import parse_config
 from simulations.reports.coefficients import coefficient_cells, show_coefficients
+from simulations.reports.report import copy_released
+from simulations.runs.run import run
 from userdp.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,16 +89,17 @@ def people(count=400):
     return frame.assign(died=frame["died"].map({True: "yes", False: "no"}))
 
 
+COLUMNS = {
+    "user": "who",
+    "features": ["age"],
+    "ranges": {"age": [20, 80]},
+    "survival": {"time": "end", "event": "died", "happened": "yes", "periods": [0, 3, 6, 12]},
+}
+STRATEGY = {"kind": "auto", "coefficients": 0.5}
+
+
 def trained(problem="cloglog", **more):
-    options = {
-        "user": "who",
-        "features": ["age"],
-        "ranges": {"age": [20, 80]},
-        "survival": {"time": "end", "event": "died", "happened": "yes", "periods": [0, 3, 6, 12]},
-        "epsilon": 50.0,
-        "delta": 1e-5,
-        "strategy": {"kind": "auto", "coefficients": 0.5},
-    }
+    options = {**COLUMNS, "epsilon": 50.0, "delta": 1e-5, "strategy": STRATEGY}
     return train(people(), problem=problem, **options | more)
 
 
@@ -125,3 +134,64 @@ def test_there_is_no_form_in_onnx_and_no_other_loss(tmp_path):
         trained().to_onnx(tmp_path / "model.onnx")
     with pytest.raises(BadInput, match="has no hazards: use cloglog or logistic"):
         trained({"kind": "poisson", "count_bound": 1.0})
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Makes a run's configuration, with other privacy settings, strategy or engine."""
+    people().to_csv(tmp_path / "people.csv", index=False)
+    data = {"kind": "table", "path": str(tmp_path / "people.csv"), "users": 400, "test_fraction": 0.0, **COLUMNS}
+
+    def made(strategy=STRATEGY, engine=None, **privacy):
+        raw = {"name": "follow-up", "data": data, "problem": {"kind": "cloglog"}, "strategy": strategy}
+        raw |= {"privacy": {"epsilon": 50.0, "delta": 1e-5, **privacy}, "output": {"reference": False, "anyway": True}}
+        return parse_config(raw | {"engine": {"users_per_node": 100, **(engine or {})}})
+
+    return made
+
+
+@pytest.mark.parametrize("moment", [20, 45])
+def test_a_killed_run_goes_on_to_the_bit(config, tmp_path, moment, monkeypatch):
+    monkeypatch.setattr(simulations.records.checkpoints, "SPARING", -1e9)
+    run(config(), directory=tmp_path / "whole", checkpoint=True, report=False)
+    assert killed_at(config(), tmp_path / "run", moment)
+    run(config(), directory=tmp_path / "run", resume=True, report=False)
+    assert left(tmp_path / "run") == left(tmp_path / "whole")
+
+
+@forgive_ray
+@pytest.mark.slow
+def test_ray_finds_the_ratios_of_the_local_engine(config, tmp_path):
+    here, there = (
+        run(config(engine={"kind": kind}), directory=tmp_path / kind, report=False) for kind in ("local", "ray")
+    )
+    np.testing.assert_array_equal(there.model, here.model)
+    assert there.result["coefficients"] == here.result["coefficients"]
+
+
+@pytest.mark.usefixtures("accounts")
+def test_secure_noise_an_account_a_copy_for_others_and_a_card(config, tmp_path):
+    assert call("account", "create", "clinic", "--epsilon", 60, "--delta", 1e-5).exit_code == 0
+    done = run(config(noise="secure", account="clinic"), directory=tmp_path / "run")
+    shown = json.loads(call("account", "show", "clinic", "--json").stdout)
+    assert [one["what"] for one in shown["entries"]] == ["follow-up: auto"]
+    assert 49 < shown["spent_epsilon"] <= 50
+    with pytest.raises(BadInput, match="clinic"):
+        run(config(noise="secure", account="clinic"), directory=tmp_path / "again", report=False)
+    copy_released(done.directory, tmp_path / "copy")
+    copied = json.loads((tmp_path / "copy" / "result.json").read_text())
+    assert copied["coefficients"] == done.result["coefficients"]
+    assert call("report", done.directory, "--card").exit_code == 0
+    card = json.loads((done.directory / "card.json").read_text())
+    assert (card["strategy"], card["holds"]) == ("auto", True)
+
+
+def test_masked_sums_train_hazards_where_auto_refuses_them(config, tmp_path):
+    with pytest.raises(BadInput, match="trust"):
+        run(config(trust="sum"), directory=tmp_path / "auto", report=False)
+    steps = {"kind": "dp_fed_sgd", "rounds": 20, "learning_rate": 2.0}
+    masked, plain = (
+        run(config(steps, trust=trust), directory=tmp_path / trust, report=False) for trust in ("sum", "server")
+    )
+    assert np.isfinite(masked.model).all()
+    np.testing.assert_allclose(masked.model, plain.model, atol=0.5)

@@ -83,6 +83,8 @@ class Computation:
         lengths: also return each user's exact l2 norm before the clip (about the centre); for simulations alone.
         masked: the sum is put on a grid, noisy and masked before it leaves the node; only for sums of clipped rows,
             with a statistic if the mask gives it a weight.
+        counted: users whose row is not finite are counted in a masked sum: each row has one more entry, at its front,
+            which is `longest` for such a row, whose other entries are zero, and 0 for any other.
         partition: groups of samples; the answer is one sum for each group, over the samples of all users, and
             ``clip_norm`` bounds the length of a user's part in all of them together. Only for sums over samples.
     """
@@ -102,10 +104,13 @@ class Computation:
     lengths: bool = False
     coordinates: Coordinates | None = field(default=None, compare=False)
     masked: MaskedSum | None = None
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if self.masked is not None:
             self._check_masked(self.masked)
+        elif self.counted:
+            raise BadInput(f"computation {self.name!r} counts users by a masked sum, and has none: leave out counted")
         if self.partition is not None:
             others = (self.centre, self.statistic, self.noise, self.l1_norm)
             if self.reduce != "sum" or not self.function.groups_samples or any(other is not None for other in others):
@@ -126,11 +131,14 @@ class Computation:
             raise BadInput(f"computation {self.name!r} cannot be masked: only plain sums of clipped rows can")
         if (self.statistic is None) != (masked.weight is None):
             raise BadInput(f"computation {self.name!r} cannot be masked: a statistic, and nothing else, needs a weight")
+        if self.counted and self.statistic is not None and (held := statistic(self.statistic)).low != -held.high:
+            raise BadInput(f"users beside statistic {self.statistic!r} cannot be counted: its range is not about zero")
 
     def question(self, x: Vector) -> bytes:
         """Compute the digest of a masked computation at a model: nodes with the same question have the same digest."""
         parameters = sorted((name, float(value)) for name, value in self.parameters.items())
         asked = repr((self.name, self.clip_norm, parameters, self.separate, self.statistic, self.masked))
+        asked += "counted" * self.counted
         return sha256(asked.encode() + np.asarray(x, dtype="<f8").tobytes()).digest()
 
     @property
@@ -151,7 +159,8 @@ class Computation:
         most the clip of a sample, and slots in one group add up; slots are drawn without looking at data.
 
         The l1 norm is bounded only if rows are clipped to one. ``weight`` is the statistic's within a row: 0 for the
-        vectors alone, `MaskedSum.weight` for masked sums.
+        vectors alone, `MaskedSum.weight` for masked sums. If they are ``counted``, a row that is `longest` and points
+        away from none is no further than this from any other.
         """
         longest = self._longest(order)
         if longest is None or not math.isfinite(longest):
@@ -169,6 +178,15 @@ class Computation:
             clip = self.parameters.get("sample_clip_norm")
             return None if clip is None else clip * self.partition.longest
         return min((norm for norm in (self.clip_norm, self.l1_norm) if norm is not None), default=None)
+
+    @property
+    def longest(self) -> float:
+        """The largest l2 norm of a row of a masked sum, weighted number included."""
+        assert self.masked is not None
+        assert self.clip_norm is not None
+        if self.statistic is None or self.masked.weight is None:
+            return self.clip_norm
+        return math.hypot(self.clip_norm, self.masked.weight * statistic(self.statistic).sensitivity("add_or_remove"))
 
     def part(self, users: slice | NDArray[np.int64]) -> "Computation":
         """Return the computation for some of the users, by their positions."""
@@ -198,8 +216,8 @@ class Computation:
         return self.function.length is None
 
     def width(self, dimension: int) -> int:
-        """Return the columns of a row: its length, and one for the statistic."""
-        return self.length(dimension) + (self.statistic is not None)
+        """Return the columns of a row: its length, one for the statistic, and one if users are counted."""
+        return self.length(dimension) + (self.statistic is not None) + self.counted
 
     def length(self, dimension: int) -> int:
         """Return the columns of a row without the statistic: p, unless the function or the groups say otherwise."""

@@ -29,7 +29,8 @@ class RowPipeline:
 
     The steps, in their order:
 
-    1. *Finite*: the centre is subtracted; a row that is not finite then becomes zero, and is counted.
+    1. *Finite*: the centre is subtracted; a row that is not finite then becomes zero, and is counted, in a masked sum
+       by an entry of its own if `Computation.counted`.
     2. *Clip*: to an l2 norm, then to an l1 norm; the statistic, of the row before the clip, is one more column.
     3. *Noise* of each user, if users add their own.
     4. *Weigh*: a row of a masked sum has its statistic weighted, and is put on the grid.
@@ -73,6 +74,7 @@ class RowPipeline:
 
     def add(self, rows: AnyRows, where: slice, unusable: int = 0) -> None:
         """Take the raw rows (U', length) of users at ``where`` through all steps; ``unusable`` of them are centres."""
+        broken = ~np.isfinite(dense(rows)).all(axis=1, keepdims=True) if self._asked.counted else None
         rows, non_finite = self.finite(rows)
         if self._asked.masked is None:
             self.non_finite += non_finite + unusable
@@ -81,7 +83,10 @@ class RowPipeline:
         else:
             if self.lengths is not None:
                 self._measured(rows, where)
-            self.collect(self.clipped(rows), where)
+            rows = self.clipped(rows)
+            if broken is not None:
+                rows = np.column_stack([broken * self._asked.longest, np.where(broken, 0.0, dense(rows))])
+            self.collect(rows, where)
 
     def _measured(self, rows: AnyRows, where: slice) -> Rows:
         """Return the (U',) lengths of finite rows, and note them if requested."""

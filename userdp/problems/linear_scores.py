@@ -166,9 +166,10 @@ class LinearScores(Scored):
         *Formal guarantees.* A user's Hessian by z is ``mean_j S_j (x) (T^T a_j) (T^T a_j)^T + ridge T^T T``, where the
         second derivatives S_j by the scores are at most ``score_curvature`` times the identity. So its largest
         eigenvalue is at most that of ``mean_j (T^T a_j) (T^T a_j)^T`` (or the trace, beyond `_NARROW` columns) times
-        ``score_curvature``, plus ``ridge ||T||^2``; rounded upwards. LAPACK sees each user's matrix by itself.
+        ``score_curvature``, plus ``ridge ||T||^2``; rounded upwards. LAPACK sees each user's matrix by itself. Of T
+        (p, p) it is that of ``sum_k mean_j (T_k^T a_j) (T_k^T a_j)^T``, over the d rows T_k of each output.
         """
-        step, users = max(1, _PRODUCTS // self.width**2), block.users
+        step, users = max(1, _PRODUCTS // (self.width if turn is None else len(turn)) ** 2), block.users
         pieces = (block.part(first, min(first + step, users)) for first in range(0, users, step))
         largest = np.concatenate([self._largest_moments(piece, turn) for piece in pieces])
         pull = self.ridge * (1.0 if turn is None else float(np.linalg.norm(turn, 2)) ** 2)
@@ -176,16 +177,19 @@ class LinearScores(Scored):
 
     def _largest_moments(self, block: Block, turn: Array | None) -> Vector:
         """Return (U,): the largest eigenvalue of users' second moments, or their trace; infinite if they overflow."""
-        narrow, d = self.width <= _NARROW, self.width
+        d = self.width if turn is None else len(turn)
+        narrow = d <= _NARROW
+        turns = (None,) if turn is None else turn.reshape(-1, self.width, d)
         sums = np.zeros((block.users, d, d if narrow else 1))
         for users, part, own in float64_parts(block):
-            features = np.column_stack([own, np.ones(len(own))]) if self.intercept else own
-            features, ones = features if turn is None else product(features, turn), np.ones(part.samples)
-            if narrow:
-                for column in range(d):
-                    sums[users, column] += weighted_sums(features, part.offsets, features[:, column])
-            else:
-                sums[users, :, 0] += weighted_sums(features * features, part.offsets, ones)
+            plain, ones = np.column_stack([own, np.ones(len(own))]) if self.intercept else own, np.ones(part.samples)
+            for rows in turns:
+                features = plain if rows is None else product(plain, rows)
+                if narrow:
+                    for column in range(d):
+                        sums[users, column] += weighted_sums(features, part.offsets, features[:, column])
+                else:
+                    sums[users, :, 0] += weighted_sums(features * features, part.offsets, ones)
         sums /= block.sizes[:, None, None]
         finite = np.asarray(np.isfinite(sums).all(axis=(1, 2)))
         if not narrow:

@@ -12,11 +12,11 @@ from helpers_flower import ClientGrid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import AdaptiveClipping, DropInAuto, DropInFedAvg, PublicFacts, private_updates
+from strategies import AdaptiveClipping, DropInAdaptiveClipping, DropInAuto, DropInFedAvg, PublicFacts, private_updates
 from strategies.wire.replies import Gathered
 from userdp.accounting import Privacy
 from userdp.errors import BadInput, RunFailed
-from userdp.masking.sums import MaskedSum
+from userdp.masking.sums import SUM_SLACK, MaskedSum, most_loudness
 from userdp.nodes.statistics import OCTAVES, median_length, octaves
 from userdp.noise import SeededNoise
 from userdp.problems import Quadratic
@@ -197,20 +197,40 @@ def test_a_masked_sum_finds_the_clip_too_and_a_round_that_a_silent_node_loses_is
     assert np.any(x != 0)
 
 
-def test_a_masked_sum_of_nothing_finite_ends_the_run_before_a_model_moves():
-    wanted = np.full((160, 3), np.nan)
-    given = {"trust": "sum", "noise": "seeded", "epsilon": 10.0, "delta": 1e-3, "rounds": 2}
-    app = clients(wanted, mods=[private_updates()])
-    with pytest.raises(RunFailed, match="most clients sent nothing of a finite length, by the noisy sum"):
-        trained(DropInAuto, app, 160, **given)
+MASKED = {"trust": "sum", "noise": "seeded"}
 
 
-def test_a_plan_of_masked_sums_warns_before_it_spends_where_no_round_could_tell():
-    given = {"users": 200, "epsilon": 4.0, "delta": 1e-4, "trust": "sum"}
-    (warning,) = [one for one in DropInFedAvg(**given).plan.warnings if "not finite" in one]
-    assert warning in DropInFedAvg(**given).plan_for(record(np.zeros(5))).warnings
-    assert "use DropInAuto" in warning
-    assert not any("not finite" in one for one in DropInAuto(**given).plan.warnings)
+@pytest.mark.parametrize("kind", [DropInFedAvg, DropInAdaptiveClipping, DropInAuto])
+def test_a_masked_sum_of_replies_most_of_which_are_not_finite_ends_the_run(kind):
+    """But for a run whose noise on the count could be all of 16 users."""
+    app, given = clients(np.full((16, 3), np.nan), mods=[private_updates()]), MASKED | {"rounds": 2}
+    with pytest.raises(RunFailed, match="most clients' replies count as zero, by a count with noise"):
+        trained(kind, app, 16, epsilon=40.0, **given)
+    trained(kind, app, 16, epsilon=1.0, **given)
+
+
+@pytest.mark.parametrize("kind", [DropInFedAvg, DropInAdaptiveClipping])
+def test_a_few_replies_that_are_not_finite_are_zeros_of_a_masked_sum(kind, monkeypatch):
+    """The number beside such a reply is zero, too: neither clipped nor not."""
+    monkeypatch.setattr(MaskedSum, "_share", lambda self, length, first_user: np.zeros(length, dtype=np.int64))
+    wanted = wishes(16)
+    broken, still = wanted.copy(), wanted.copy()
+    broken[:3], still[:3] = np.nan, 0.0
+    (x, (facts,)), (zero, _) = (
+        trained(kind, clients(each, mods=[private_updates()]), 16, rounds=1, **MASKED) for each in (broken, still)
+    )
+    np.testing.assert_array_equal(x, zero)
+    if kind is DropInAdaptiveClipping:
+        unclipped = 0.3 * np.linalg.norm(wanted[3:], axis=1) <= facts["clip_norm"]
+        assert facts["unclipped_share"] == pytest.approx(0.5 + np.sum(unclipped - 0.5) / 16)
+
+
+def test_counted_users_cost_no_noise():
+    given = {"users": 200, "epsilon": 4.0, "delta": 1e-4, "clip_norm": 0.5}
+    masked = DropInFedAvg(trust="sum", **given).plan_for(record(np.zeros(5))).numbers
+    open_to_the_server = DropInFedAvg(**given).plan_for(record(np.zeros(5))).numbers
+    louder = (1 + SUM_SLACK) * most_loudness(0.0)
+    assert masked["noise_deviation"] / open_to_the_server["noise_deviation"] == pytest.approx(louder, rel=1e-3)
 
 
 REFUSED = {

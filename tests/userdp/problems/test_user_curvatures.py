@@ -50,6 +50,20 @@ def test_no_users_loss_is_more_curved_than_its_bound(problem, turn):
             np.testing.assert_allclose(curved, bounds, rtol=1e-5)
 
 
+def test_coordinates_of_all_parameters_are_bounded_as_those_of_each_output():
+    problem = PROBLEMS["softmax"]
+    block, rng = block_of(problem, (1, 2, 40)), np.random.default_rng(2)
+    blocks = rng.normal(size=(problem.width, problem.width))
+    repeated = np.kron(np.eye(problem.outputs), blocks)
+    np.testing.assert_allclose(problem.user_curvatures(block, repeated), problem.user_curvatures(block, blocks))
+    seen = InCoordinates(problem, Coordinates(problem.initial(), rng.normal(size=(problem.dimension,) * 2)))
+    bounds = seen.user_curvatures(block)
+    for scale in (0.0, 0.3, 3.0):
+        curved = np.linalg.norm(hessians(seen, scale * rng.normal(size=seen.dimension), block), 2, axis=(1, 2))
+        assert (curved <= bounds * (1 + 1e-6)).all()
+        assert (curved > 0).all()
+
+
 def test_wide_losses_are_bounded_by_traces_and_by_no_other_user():
     problem = Squared(80, 1e3, 1.0, low=-1.0, high=1.0)
     block = block_of(problem, (3, 4))
