@@ -22,7 +22,7 @@ class SyntheticFederation(Federation):
     """Users drawn from a population; user i's samples depend on the seed and i alone.
 
     Any block, in any order, on any machine, gives a user the same samples bit for bit, and a larger federation of the
-    same seed begins with the same users. Only unequal ``sizes`` take memory that grows with the population. Raises `BadInput`
+    same seed begins with the same users. Only unequal ``sizes`` take memory that grows with it. Raises `BadInput`
     for a setting out of range. Its ``truth`` (d,) is the population's mean, or parameter.
 
     Args:
