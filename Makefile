@@ -29,7 +29,7 @@ PIP := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/py
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs site install test test-slow test-change mutants mutate containers newest drill long lint format bench results clean
+.PHONY: demo dist docs site install test test-slow test-change mutants mutate containers newest drill long lint format bench results clean
 
 # Clients in Ray actors hold 10, 100 and 1,000 samples each; one seed and a short search keep it below a minute.
 demo: $(STAMP)-demo
@@ -107,9 +107,19 @@ $(STAMP)-docs: $(STAMP)
 	$(PIP) -c constraints.txt -e '.[docs]'
 	touch $@
 
+# What the index gets: built and checked; the README's lines run with the wheel in place of this tree.
+dist: $(STAMP)
+	rm -rf dist build/wheel
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m pip install --quiet --no-deps --target build/wheel dist/*.whl
+	PYTHONPATH=$(CURDIR)/build/wheel $(BIN)/pytest -q -c /dev/null --rootdir=. -W ignore -m "not slow" \
+		-k "readme_says or of_the_page" tests/test_readme.py
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 format: $(STAMP)

@@ -63,7 +63,7 @@ def pages() -> dict[str, str]:
         "composition": concepts.composition(),
     }
     written = {
-        "README.md": put(_written("README.md"), {"result": user_level.section(), "strategies": strategies.table()}),
+        "README.md": put(_written("README.md"), {"result": user_level.section()}),
         "research/README.md": put(
             _written("research/README.md"),
             {

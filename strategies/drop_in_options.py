@@ -15,6 +15,12 @@ from userdp.errors import BadInput
 BY_CLIENTS = frozenset(LocalOptions.model_fields.keys() - StrategyOptions.model_fields.keys())
 """Options of users' training, which ordinary clients choose themselves."""
 
+_OF_FLOWER = {
+    "fraction_train": "give cohort, the number of users of a round",
+    "fraction_evaluate": "give held_out, a number of further nodes, or leave it out",
+}
+"""Options of Flower's FedAvg, with what takes their place."""
+
 AROUND = ("compare_with_initial", "preparation")
 """Options of `Recipe.strategy`, which the wire to ordinary clients refuses."""
 
@@ -32,6 +38,7 @@ def check_options(name: str, within: type[Recipe], wrapped: Sequence[Any], optio
     for option in sorted(options.keys() - {*known, *AROUND}):
         of_start = option in signature(UserLevelStrategy.start).parameters
         hint = f"give it to start: strategy.start(..., {option}=...)" if of_start else "leave it out"
+        hint = _OF_FLOWER.get(option, hint)
         raise BadInput(f"{option} is no option of {name}: {hint}; options are {', '.join(known)}")
 
 

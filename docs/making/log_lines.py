@@ -14,10 +14,11 @@ PLACES: Mapping[Place, str] = {
 }
 """Owner of the log -> who that is."""
 
-LineKind = Literal["public", "environment", "private"]
+LineKind = Literal["public", "environment", "noised", "private"]
 LINE_KINDS: Mapping[LineKind, str] = {
     "public": "neither the line nor its values depend on anybody's data",
     "environment": "about machines, messages and addresses: that something failed, never a value of the data",
+    "noised": "the presence of the line, and its values, follow from what a guarantee covers",
     "private": "the presence of the line, or a value in it, depends on users' data, and no guarantee covers it",
 }
 """Kind -> its meaning."""

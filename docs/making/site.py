@@ -19,6 +19,8 @@ ELSEWHERE = {
     },
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "MAINTAINERS.md": "maintainers.md",
+    "SECURITY.md": "security.md",
 }
 """Pages that lie outside docs, and their place in the site."""
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

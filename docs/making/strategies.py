@@ -1,4 +1,4 @@
-"""Tables about strategies for README.md, docs/guarantees.md and docs/strategy, made from their classes."""
+"""Tables about strategies for docs/guarantees.md and docs/strategy, made from their classes."""
 
 import ast
 import re
@@ -9,21 +9,6 @@ from strategies import STRATEGIES, Recipe
 from strategies.core.recipe import guarantees
 
 Strategies = list[type[Recipe]]
-
-
-FIRST = ("robust_rounds", "localized_robust_sgd", "auto", "dp_fed_sgd", "dp_fed_avg", "sample_clipped_sgd")
-"""The robust aggregation that userdp began with, and what it is compared with: clipped users, and clipped samples."""
-
-
-def table() -> str:
-    """Return the table of README.md, a row for each strategy in `FIRST`."""
-    rows = [
-        f"| `{name}` | {one.about.summary_line} | {one.about.paper} | {one.about.promise} | {one.about.needs} |"
-        for name, one in ((name, STRATEGIES[name]) for name in FIRST)
-    ]
-    return "\n".join(
-        ["| `strategy.kind` | what it does | source | guarantee | needs |", "|---|---|---|---|---|", *rows]
-    )
 
 
 def claims() -> str:

@@ -30,11 +30,11 @@ def section() -> str:
     below |= {low: f"from m = {float(f'{place:.2g}'):g} on" for place, low, high in crossings(curves) if high == ITEM}
     told = ", ".join(f"`{name}` {where} (slope {_slope(curves[name])})" for name, where in below.items())
     return fill(
-        f"{data['users']:,} simulated users hold m samples each of a mean of {data['dimension']} numbers; each *user* "
-        f"has epsilon = {privacy['epsilon']:g}, delta = {privacy['delta']:g}. Clipping samples needs group privacy for "
-        f"a user's m: `{ITEM}` gains nothing (slope {_slope(flat)}). User level falls like 1 / m, and is "
-        f"below it: {told}. Theory has slope -1. Medians of {rows['seed'].nunique()} seeds, with their range, by "
-        f"`userdp compare simulations/configs/{NAME}.toml`, in a minute."
+        f"{data['users']:,} simulated people hold m samples each of a mean of {data['dimension']} numbers, and each "
+        f"*person* has epsilon = {privacy['epsilon']:g}, delta = {privacy['delta']:g}. Clipping samples needs group "
+        f"privacy for all m: `{ITEM}` gains nothing (slope {_slope(flat)}). User level falls below it: {told}. Theory "
+        f"has slope -1. Medians of {rows['seed'].nunique()} seeds, with their range, by "
+        f"`userdp compare simulations/configs/{NAME}.toml`."
     )
 
 

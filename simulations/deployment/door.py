@@ -32,7 +32,7 @@ class _Guest:
     socket: socket.socket
     until: float
     trusted: bool = False
-    who: str = ""
+    who: bytes = b""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Door:
         self._guests[peer] = _Guest(connection, time.monotonic() + self.seconds)
         return True
 
-    def trust(self, peer: Peer | None, who: str = "") -> None:
+    def trust(self, peer: Peer | None, who: bytes = b"") -> None:
         """Write down that a peer is known, and has begun a request; of ``who``, if told, at most ``each`` are."""
         self._forget()
         guest = self._guests.get(peer) if peer is not None else None

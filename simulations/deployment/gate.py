@@ -19,7 +19,7 @@ import re
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def gate(
 
     ``anybody`` is a silo, on a closed test bench where nobody has a key.
     """
-    keys: dict[str, None] = {}  # with which the SuperLink has answered, the oldest first
+    keys: dict[bytes, None] = {}  # with which the SuperLink has answered, the oldest first
 
     async def forward(request: Request) -> Response:
         path, peer = request.scope["path"], request.client.host if request.client else "somebody"
@@ -74,10 +74,10 @@ def gate(
         if long or not all(name.isascii() and value.isascii() for name, value in raw):
             return _refused(f"headers have to be ASCII, and {HEADER} bytes at most", 400)
         headers = {name: value for name, value in request.headers.items() if name not in _HOP_BY_HOP}
-        key = headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, "")
+        key = _key(headers)
         known = anybody or (key in keys and _signed(headers))
         if known and door is not None and request.client is not None:
-            door.trust((request.client.host, request.client.port), "" if anybody else key)
+            door.trust((request.client.host, request.client.port), b"" if anybody else key)
         limit = large if known else SMALL
         body = _limited(request, limit)
         try:
@@ -115,6 +115,13 @@ def gate(
 
 def _refused(why: str, status: int) -> Response:
     return Response(why, status, {"connection": "close"})
+
+
+def _key(headers: Mapping[str, str]) -> bytes:
+    """Return the key that headers name, empty for none: one key has several spellings in base 64."""
+    with suppress(binascii.Error):
+        return b64decode(headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
+    return b""
 
 
 def _signed(headers: Mapping[str, str]) -> bool:

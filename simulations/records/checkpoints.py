@@ -54,6 +54,8 @@ _OF_VERSIONS = ("userdp", "numpy")  # packages that decide the bits of a round t
 _OF_BASE = {".json", ".safetensors"}  # what `userdp.neural.language` reads of a base model
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}  # of which no tokenizer is made
 
+_SETTLED_NS = 2 * 10**9  # a file that changed later than so long ago may change again without another time
+
 _UNREADABLE = (
     *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
     *(struct.error, zipfile.BadZipFile, zlib.error),
@@ -261,14 +263,17 @@ def _files(configuration: Mapping[str, Any]) -> list[str | None]:
 
 
 def _of_language(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the digests of what is read of a base model's folder and a tokenizer's, each once a process."""
+    """Yield the names and digests of what is read of a base model's folder and a tokenizer's, each once a process."""
     base, words = configuration["problem"].get("model"), configuration["data"].get("sequence", {}).get("tokenizer")
-    for place, others in ((base, False), (words, True)):
+    for role, place in (("model", base), ("tokenizer", words)):
         folder = Path(place.removeprefix("hf:")) if isinstance(place, str) and place.startswith("hf:") else None
         for path in sorted(folder.rglob("*")) if folder else ():
-            if path.is_file() and (path.suffix not in _WEIGHTS if others else path.suffix in _OF_BASE):
+            if path.is_file() and (path.suffix in _OF_BASE if role == "model" else path.suffix not in _WEIGHTS):
                 about = path.stat()
-                yield _kept_digest(str(path), about.st_size, about.st_mtime_ns, about.st_ctime_ns) or ""
+                marks = about.st_size, about.st_mtime_ns, about.st_ctime_ns
+                settled = time.time_ns() - max(marks[1:]) > _SETTLED_NS
+                digest = _kept_digest(str(path), *marks) if settled else _digest_of_file(str(path))
+                yield f"{role} {path.relative_to(folder or path)} {digest}"
 
 
 @cache

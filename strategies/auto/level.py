@@ -1,5 +1,6 @@
 """The average target: training starts at the best constant model, and predicted counts are balanced at the end."""
 
+import logging
 import math
 import sys
 from collections.abc import Mapping
@@ -8,16 +9,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.auto.progress import Progress
+from strategies.auto.progress import CERTAIN, Progress
 from strategies.auto.releases import Movement, Release
 from strategies.auto.several_scores import split
 from strategies.auto.stages import Stage
 from userdp.arrays.types import Vector
 from userdp.nodes.computations import Computation
 from userdp.nodes.moments import EVENTS_AND_TIME, by_period
-from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, Softmax
-from userdp.problems.families import LogisticFamily
+from userdp.problems import GeneralisedLinear, OneHot, OneHotPoisson, Poisson, Problem, Softmax
+from userdp.problems.families import CloglogFamily, LogisticFamily
 from userdp.problems.linear_scores import LinearScores
+
+log = logging.getLogger("userdp")
 
 LEAST_PART = 1e-3  # Least distance of rates, counts and shares from their ends, unless noise is larger
 MARGIN = 1.5  # Factor on the curvature at the mean target, where curvature varies with the score
@@ -32,10 +35,47 @@ BALANCED = 15.0  # Clip of a slope for the balance, in typical slopes: large cou
 LONGEST_BALANCE = 1.0  # Largest move of everybody's score for the balance
 
 
+RARE_CLASS = 0.1
+"""Share of a class, below that of equally frequent ones, from which on a plan warns that noise would hide it."""
+
 LATE = 2.0  # Assumed length of slopes of people with an event late or far from the average, over that of average ones
 
 BEND = math.pi / 8
 """The mean rate of normal log-odds with variance v has log-odds of about their mean over ``sqrt(1 + BEND v)``."""
+
+
+def rare_classes(problem: Problem, deviation: float) -> tuple[str, ...]:
+    """Warn where noise of that standard deviation on classes' shares hides a class of one in ten, or of the even share.
+
+    Two classes are those of rates. Other problems have none, and no warning.
+    """
+    classes, least = _classes(problem), CERTAIN * deviation
+    if not classes or least < min(RARE_CLASS, 1 / classes):
+        return ()
+    return (
+        f"noise on the classes' shares ({deviation:.2g}) hides a class of fewer than {100 * least:.2g} % of the "
+        "samples: if there is one, the model may tell nothing of it; bring more users or raise privacy.epsilon",
+    )
+
+
+def _classes(problem: Problem) -> int:
+    if isinstance(problem, Softmax):
+        return problem.outputs
+    if not isinstance(problem, GeneralisedLinear | OneHot) or by_period(problem) is not None:
+        return 0
+    return 2 if isinstance(problem.family, LogisticFamily | CloglogFamily) else 0
+
+
+def _told_apart(share: float, deviation: float) -> None:
+    """Warn in the log where noise hides the released share of the rarest class."""
+    if share < CERTAIN * deviation:
+        found, noise = f"{max(share, 0.0):.2g}", f"{deviation:.2g}"
+        log.warning(
+            "the share of the rarest class, released as %s, is hidden by its noise of %s: the model may tell "
+            "nothing of that class; bring more users or raise privacy.epsilon",
+            found,
+            noise,
+        )
 
 
 def _mean_target(low: float, high: float) -> Computation:
@@ -91,6 +131,8 @@ class Level(Stage, share=0.05, weight=3.0):
         least = max(deviation, LEAST_PART) if family.open_ends else 0.0
         mean = low + min(max(float(released[0]) + 0.5, least), 1 - least) * (high - low)
         progress.begin(self.problem.constant_model(np.array([mean])))
+        if _classes(self.problem):
+            _told_apart(0.5 - abs(float(released[0])), deviation)
         curvature = family.curvature_at(mean)
         progress.curvature = min(MARGIN * curvature, family.curvature_bound(math.inf))
         progress.curved = curvature
@@ -196,6 +238,7 @@ class ClassShares(Stage, share=0.05, weight=3.0):
     def take(self, progress: Progress, sums: Vector, release: Release) -> Mapping[str, float]:
         """See `Stage`; the curvature across classes, and the width of clips, follow the shares."""
         released, deviation = release.mean(sums, self.movement)
+        _told_apart(float(released.min()), deviation)
         shares = np.maximum(released, max(deviation, LEAST_PART))
         shares /= shares.sum()
         progress.begin(self.problem.constant_model(shares))

@@ -11,7 +11,7 @@ from scipy.special import gammaincc
 
 from strategies.auto.choice import Choice
 from strategies.auto.coefficients import Curvatures, OfCoefficients
-from strategies.auto.level import ClassShares, Level
+from strategies.auto.level import ClassShares, Level, rare_classes
 from strategies.auto.preparation import doubts, linear_model
 from strategies.auto.progress import Progress, following_optimiser
 from strategies.auto.releases import Movement, Release, Shares
@@ -190,9 +190,11 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
         "choice_noise": chosen,
         "noise_multiplier": shares.noise_multiplier,
     }
+    rare: tuple[str, ...] = ()
     for number, stage in enumerate(stages):
         if isinstance(stage, Level | ClassShares):
-            numbers["constant_noise"] = shares.mechanism(number, stage.movement).standard_deviation
+            constant = shares.mechanism(number, stage.movement).standard_deviation
+            numbers["constant_noise"], rare = constant, rare_classes(given.problem, constant)
     if uncertified(given.problem):
         numbers["gradient_users"] = round(sampler.expected(gradient[-1]))
     # In units of the clip, to which a typical user is as long.
@@ -215,6 +217,7 @@ def outline(given: Given, shares: Shares, stages: tuple[Stage, ...], guarantee: 
             *doubts(filled),
             *_warnings(given.problem, noise / math.sqrt(len(gradient)), chosen),
             *_out_of_reach(given.problem),
+            *rare,
             *(_HIDDEN_ERRORS for stage in stages if isinstance(stage, Curvatures) and stage.hides),
         ),
     )

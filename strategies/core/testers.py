@@ -169,7 +169,10 @@ class Testers:
             return {}
         name, request, x = self._pending
         read = partial(self._read, sent=x)
-        gathered = gather(request, self.roster, replies, self._dimension, self.max_missing, read)
+        try:
+            gathered = gather(request, self.roster, replies, self._dimension, self.max_missing, read)
+        except RunFailed as error:
+            raise RunFailed(f"held-out users: {error}") from None
         return self.release(server_round, name, x, request.computation, gathered, noise(0))
 
     @property

@@ -631,6 +631,14 @@ WRONG = {
         r"give it to start: strategy\.start\(\.\.\., roster_timeout=\.\.\.\)",
     ),
     "no option": ({"clip": 1.0}, r"clip is no option of DropIn\w+: leave it out; options are .*clip_norm"),
+    "a share of clients": (
+        {"fraction_train": 0.5},
+        r"fraction_train is no option of DropIn\w+: give cohort, the number",
+    ),
+    "who evaluates": (
+        {"fraction_evaluate": 0.5},
+        "no option of .*: give held_out, a number of further nodes, or leave",
+    ),
     "users in text": ({"users": "5"}, "data.users = '5'"),
     "part of a user": ({"users": 400.5}, "data.users = 400.5"),
     "no users": ({"users": None}, "data.users = None"),

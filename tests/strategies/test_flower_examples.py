@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from strategies import DropInFedAvg
+from userdp.errors import RunFailed
 
 SERVER = """
 from flwr.serverapp.strategy import FedAvg
@@ -120,6 +121,18 @@ def test_an_example_is_private_by_two_changed_lines_and_learns(fit, initial, pre
     features, labels = table(1000, 2000)
     assert result.guarantee.epsilon <= 8
     assert np.mean(predictor(result.arrays)(features) == labels) > 0.8  # chance is 0.5
+
+
+def test_where_most_held_out_clients_cannot_evaluate_that_is_what_the_run_says():
+    strategy = DropInFedAvg(
+        users=20, epsilon=8, delta=1e-3, rounds=2, seed=1, held_out=10, metrics={"loss": (0, 1)}, clip_norm=0.5
+    )
+    app = app_of(numpy_app, killed=lambda user, number: user >= 24 and number == -1)
+    with (
+        ClientGrid(app, 30) as grid,
+        pytest.raises(RunFailed, match="held-out users: too many users of a cohort did not answer"),
+    ):
+        strategy.start(grid, ArrayRecord([np.zeros(4)]), roster_timeout=0)
 
 
 KILLED = {

@@ -4,6 +4,9 @@ import itertools
 import json
 import os
 import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -323,10 +326,32 @@ def test_with_seeded_noise_a_token_pays_for_the_folders_of_its_language_model(ch
     for name in ("base/pytorch_model.bin", "base/README.md", "words/model.safetensors"):  # of which nothing is made
         (tmp_path / name).write_text("one")
     with monkeypatch.context() as again:
+        again.setattr("simulations.records.checkpoints._SETTLED_NS", -(10**18))
+        assert digest_of(config) == before
         again.setattr("simulations.records.checkpoints.hashlib.file_digest", Mock(side_effect=AssertionError))
         assert digest_of(config) == before
     (tmp_path / changed_file).write_text("another")
     assert digest_of(config) != before
+
+
+def test_a_file_of_a_language_model_that_changes_at_one_moment_or_in_its_place_is_another(tmp_path, monkeypatch):
+    sequence = {"text": "text", "tokenizer": f"hf:{tmp_path / 'words'}", "window": 8}
+    data = {"kind": "table", "path": "t.csv", "user": "u", "users": 60, "sequence": sequence}
+    problem = {"kind": "torch", "model": f"hf:{tmp_path / 'base'}", "loss": "cross_entropy"}
+    settings = {name: value for name, value in SETTINGS.items() if not name.startswith("data__")}
+    config, told = parse_config(changed(**settings, data=data, problem=problem)), []
+    for folder in ("base", "words"):
+        (tmp_path / folder).mkdir()
+    base, words = tmp_path / "base" / "added.json", tmp_path / "words" / "added.json"
+    moment = {"st_size": 3, "st_mtime_ns": time.time_ns(), "st_ctime_ns": time.time_ns()}
+    with monkeypatch.context() as coarse:
+        coarse.setattr(Path, "stat", lambda self, **_: SimpleNamespace(st_mode=os.stat(self).st_mode, **moment))
+        for text in ("one", "two"):
+            base.write_text(text)
+            told.append(digest_of(config))
+    told.append(digest_of(config) if base.rename(words) else "")
+    words.rename(tmp_path / "words" / "other.json")
+    assert len({*told, digest_of(config)}) == 4
 
 
 @pytest.mark.parametrize("lost", ["token", "settings", "resumes"])

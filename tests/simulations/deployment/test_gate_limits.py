@@ -49,7 +49,7 @@ class Behind(httpx.AsyncBaseTransport):
         async for piece in request.stream:
             self.received += len(piece)
             self.largest = max(self.largest, len(piece))
-        known = request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER) == signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]
+        known = b64decode(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, "")) == public_key_to_bytes(PUBLIC)
         known = (known and not self.taken_back and not self.refused) or self.everybody
         return httpx.Response(200 if known else 401, stream=httpx.ByteStream(b"well"))
 
@@ -154,6 +154,18 @@ def test_a_known_silos_body_is_passed_on_in_pieces_up_to_the_limit():
         assert call(port, headers={FLEET_HTTP_PUBLIC_KEY_HEADER: signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]}) == 200
         assert call(port, large, signed()) == 200
     assert behind.largest <= MIB
+
+
+def test_a_key_in_another_spelling_is_the_same_key():
+    """Else a silo would keep connections for each of its four spellings, which are all that there are."""
+    plain = signed()[FLEET_HTTP_PUBLIC_KEY_HEADER]
+    spelled = [plain.removesuffix("o=") + last + "=" for last in "opqr"]
+    assert {b64decode(one, validate=True) for one in spelled} == {public_key_to_bytes(PUBLIC)}
+    with served(door := Door()) as port, httpx.Client(base_url=f"http://localhost:{port}", trust_env=False) as silo:
+        for one in spelled:
+            assert silo.post(PATH, headers=signed() | {FLEET_HTTP_PUBLIC_KEY_HEADER: one}).status_code == 200
+            assert {guest.who for guest in door._guests.values()} <= {b"", public_key_to_bytes(PUBLIC)}
+        assert any(guest.trusted for guest in door._guests.values())
 
 
 def test_a_key_that_was_taken_back_is_a_strangers_again():
@@ -299,12 +311,12 @@ def test_who_is_known_keeps_a_part_of_the_connections_and_no_more():
     for port in range(5):
         ends += pair()
         assert door.admit(ends[-2], ("greedy", port)) or port > 3
-        door.trust(("greedy", port), "its key")
-        door.trust(("greedy", 0), "its key")
+        door.trust(("greedy", port), b"its key")
+        door.trust(("greedy", 0), b"its key")
     assert [guest.trusted for guest in door._guests.values()] == [True, True, False, False]
     ends += pair()
     assert door.admit(ends[-2], ("silo", 1))
-    door.trust(("silo", 1), "another key")
+    door.trust(("silo", 1), b"another key")
     assert door._guests["silo", 1].trusted
     for end in ends:
         end.close()

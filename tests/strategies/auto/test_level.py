@@ -134,6 +134,37 @@ def test_clips_are_longer_where_the_slopes_of_rare_classes_are(shares, expected)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "logistic"])
+@pytest.mark.parametrize(("share", "hidden"), [(0.015, True), (0.4, False)])
+def test_a_run_warns_of_a_class_that_noise_hides(caplog, kind, share, hidden):
+    """At a noise of .01 on shares, of two classes whichever is the rarer."""
+    problem = {"softmax": partial(Softmax, 2), "logistic": Logistic}[kind](2, 3.0, 9.0, intercept=True)
+    method = make(Auto, problem, USERS, 8.0, 1e-4)
+    stage, answers = (
+        (ClassShares(problem), ([share, 1 - share], [1 - share, share]))
+        if kind == "softmax"
+        else (Level(problem), ([share - 0.5, 0.0], [0.5 - share, 0.0]))
+    )
+    for answer in answers:
+        caplog.clear()
+        stage.take(method.memory, np.zeros(2), Watched(answer=np.array(answer), deviation=0.01))
+        told = [line.getMessage() for line in caplog.records if "rarest class" in line.getMessage()]
+        assert [f"released as {share:.2g}, is hidden by its noise of 0.01" in one for one in told] == [True] * hidden
+
+
+@pytest.mark.parametrize(("users", "epsilon", "warned"), [(300, 1.0, True), (3000, 1.0, False), (300, 8.0, False)])
+def test_a_plan_warns_where_noise_would_hide_a_class_of_one_in_ten(users, epsilon, warned):
+    for name, classes_there in (("logistic", True), ("one_hot_logistic", True), ("squared", False), ("poisson", False)):
+        plan = make(Auto, FAMILIES[name], users, epsilon, 1e-5).plan
+        told = [warning for warning in plan.warnings if "hides a class of fewer than" in warning]
+        assert len(told) == (warned and classes_there)
+        assert not classes_there or (2 * plan.numbers["constant_noise"] >= 0.1) == warned
+    # Fifteen classes are hidden from a smaller noise on, for each is rarer.
+    many = make(Auto, Softmax(15, 2, 3.0, 9.0, intercept=True), 1000, epsilon, 1e-5).plan
+    noise = many.numbers["constant_noise"]
+    assert any("hides a class" in warning for warning in many.warnings) == (2 * noise >= 1 / 15)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "logistic"])
 def test_a_rare_class_is_learnt(kind):
     """One person in twenty is of it, and what tells it is a column: clips for the others' slopes would hide it."""
     rng, users = np.random.default_rng(7), 4000
