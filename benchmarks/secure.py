@@ -5,11 +5,13 @@ Both kinds of run take turns in one process, from the settings to the run's file
 """
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -76,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3, help="runs of each kind (default 3)")
     parser.add_argument("--only", choices=LIMITS, help="runs of these alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the times to FILE, beside its others")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a ratio exceeds its limit")
     arguments = parser.parse_args()
     exceeded = False
@@ -86,7 +89,16 @@ def main() -> None:
             exceeded |= ratio > LIMITS[kind]
             told = ", ".join(f"{noise} {value:.2f} s" for noise, value in seconds.items())
             print(f"{kind}, {name}: {told}, {ratio:.2f}x (limit {LIMITS[kind]})", flush=True)
+            if arguments.json:
+                write(arguments.json, {"kind": kind, "name": name, "turns": arguments.turns, **seconds})
     sys.exit(1 if arguments.check and exceeded else 0)
+
+
+def write(path: Path, row: dict[str, Any]) -> None:
+    """Put a measurement into the file, in place of the last one of its name."""
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = {(each["kind"], each["name"]): each for each in [*before, row]}
+    path.write_text(json.dumps({"rows": list(rows.values())}, indent=2) + "\n")
 
 
 def measured(computed: Run, turns: int) -> dict[str, float]:

@@ -146,7 +146,7 @@ class Reader:
             groups = np.frombuffer(config["groups"], dtype=_GROUPS).reshape(-1, int(config["slots"]))
             computation = replace(computation, partition=Partition(groups.astype(np.int32), int(config["count"])))
         users = np.frombuffer(cast(bytes, content["cohort"]["users"]), dtype=_USERS)
-        return users.astype(np.int64), computation
+        return users.astype(np.int64, copy=False), computation
 
 
 def question_as_read(computation: Computation, x: NDArray[np.float64]) -> bytes:

@@ -56,7 +56,7 @@ class Roster:
         self._salt = secrets.token_bytes(DIGEST_BYTES)
         self._holdings: dict[int, Holding] = {}
         self._twins: dict[int, int] = {}  # node -> the node whose users it claims, all of them and no others
-        self._owner = np.full(users, _NOBODY, dtype=np.int64)
+        self._owner = np.full(users, _NOBODY, dtype=np.int32)
         self._empty = np.zeros(users, dtype=bool)
         self._nodes: list[int] = []
         self._keys: dict[int, bytes] = {}

@@ -42,6 +42,7 @@ class RowFunction:
         fixed_order: whether a user's row has the same bits in every block within `userdp.arrays.fixed_order`, for
             problems of which that is true; `Computation.separate` then takes blocks, in that order.
         of_gradients: whether a row reads nothing of samples but the user's gradients, at one model or between two.
+        from_wide: whether rows, however short, are made from one number for each parameter of the model.
         acute: whether any two users' rows differ by sqrt(2) times the clip at most: rows without negative inner
             products do, as ``||q - r||^2 <= ||q||^2 + ||r||^2``, and answers to queries of replaced users.
     """
@@ -54,6 +55,7 @@ class RowFunction:
     keeps_zeros: bool = False
     fixed_order: bool = False
     of_gradients: bool = False
+    from_wide: bool = False
     acute: bool = False
 
 
@@ -133,6 +135,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     "update_octaves": RowFunction(
         lambda problem, x, block, **training: octaves(local_update(problem, x, block, **training)),
         lambda dimension, arrays: OCTAVES,
+        from_wide=True,
         acute=True,
         fixed_order=True,
     ),
@@ -164,7 +167,7 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
     ),
     "filled": RowFunction(moments.filled, _two_numbers, counts_usable=True, fixed_order=True),
     "improved": RowFunction(moments.improved, _one_number, fixed_order=True, of_gradients=True),
-    "curvature_along": RowFunction(moments.curvature_along, _one_number, fixed_order=True),
+    "curvature_along": RowFunction(moments.curvature_along, _one_number, fixed_order=True, from_wide=True),
     "weighed_gradient": RowFunction(weighing.weighed_gradient, fixed_order=True),
     "steepness": RowFunction(weighing.steepness, _one_number, fixed_order=True),
     "loss_sizes": RowFunction(

@@ -135,7 +135,7 @@ def _positions(given: ArrayLike) -> NDArray[np.int64]:
             f"a node's users and rows are given as {found.ndim} dimensions of {found.dtype}: give whole numbers, such "
             "as np.arange(300), and users' names as labels"
         )
-    return found.astype(np.int64)
+    return found.astype(np.int64, copy=False)
 
 
 class Node:
@@ -173,7 +173,6 @@ class Node:
         if labels is not None and len(labels) != len(self.users):
             raise BadInput(f"{len(labels)} labels are given for {len(self.users)} users: one label a user")
         self.labels = labels
-        self._everybody = np.arange(len(self.users))
         self._samples = NodeSamples(problem, federation, rows)
         self.clipped_samples = self._samples.clipped
         self._warned = False
@@ -217,7 +216,7 @@ class Node:
 
     def _positions(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
         if np.array_equal(users, self.users) and len(users):
-            return self._everybody
+            return np.arange(len(users))
         positions = np.searchsorted(self.users, users)
         if len(users) == 0 or np.any(positions >= len(self.users)) or np.any(self.users[positions] != users):
             raise BadInput("the question names users that it does not hold")

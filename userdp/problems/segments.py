@@ -101,7 +101,7 @@ def weighted_as_read(
 def user_means(block: Block) -> Array:
     """Compute each user's mean sample (U, k), in float64."""
     if block.users == block.samples:
-        return np.asarray(np.add(block.dense_features, 0.0, dtype=np.float64))
+        return np.asarray(block.dense_features, dtype=np.float64)
     sums = np.zeros((block.users, block.features.shape[1]))
     for users, part, features in float64_parts(block):
         sums[users] += weighted_sums(features, part.offsets, np.ones(part.samples))

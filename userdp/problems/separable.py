@@ -130,8 +130,7 @@ class MeanSufficient(Separable):
 
     def user_gradients(self, x: Vector, block: Block) -> Array:
         """Return ``psi'(x)`` minus each user's mean; x is one model (d,), or one a user (U, d)."""
-        means = user_means(block)
-        return np.subtract(self.mean_at(x), means, out=means)
+        return np.asarray(self.mean_at(x) - user_means(block))
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
         return self.user_gradients(models, block)

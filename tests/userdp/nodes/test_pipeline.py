@@ -109,3 +109,8 @@ def test_rows_that_do_not_point_apart_move_a_sum_as_far_as_is_said_and_further_a
     apart = 2.0 if centre is not None else 2**0.5
     longest = 2.0 if l1_norm is None else l1_norm
     assert asked.sensitivity("replace_one", weight=0.0) == pytest.approx(apart * longest)
+
+
+@pytest.mark.parametrize(("name", "users"), [("user_gradient", 8), ("update_octaves", 8), ("loss_answer", 1 << 23)])
+def test_blocks_are_as_large_as_what_their_rows_are_made_from_allows(name, users):
+    assert RowPipeline(Computation(name), np.arange(3), 1 << 20).max_users == users

@@ -22,7 +22,7 @@ class SyntheticFederation(Federation):
     """Users drawn from a population; user i's samples depend on the seed and i alone.
 
     Any block, in any order, on any machine, gives a user the same samples bit for bit, and a larger federation of the
-    same seed begins with the same users. Only ``sizes`` takes memory that grows with the population. Raises `BadInput`
+    same seed begins with the same users. Only unequal ``sizes`` take memory that grows with it. Raises `BadInput`
     for a setting out of range. Its ``truth`` (d,) is the population's mean, or parameter.
 
     Args:
@@ -87,7 +87,7 @@ class SyntheticFederation(Federation):
 
     def _sizes(self, users: int, fewest: int, tail: float | None, most: int | None) -> NDArray[np.int64]:
         if tail is None:
-            return np.full(users, fewest, dtype=np.int64)
+            return np.broadcast_to(np.int64(fewest), users)
         most = 100 * fewest if most is None else most
         require_number("samples_tail", tail, 0.0)
         if most < fewest:

@@ -119,6 +119,8 @@ class Population(Section):
 
     def own_truth(self, truth: Vector, user_noise: Noise) -> Vector:
         """Return each user's own mean or parameter, (U, d)."""
+        if self.heterogeneity == 0 and self.outliers == 0:
+            return np.broadcast_to(truth, (len(user_noise), len(truth)))
         own = truth + self.heterogeneity * user_noise[:, :-1].astype(np.float64)
         own[self.outlying(user_noise)] += self.outlier_shift
         return own
