@@ -218,8 +218,8 @@ def read_toml(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read the values of a TOML file, and apply overrides; BadInput if one of them cannot be read."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise BadInput(f"the configuration file {path} does not exist; check the path") from None
+    except (FileNotFoundError, IsADirectoryError):
+        raise BadInput(f"the configuration file {path} does not exist, or is a folder; check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"the configuration file {path} cannot be read as UTF-8 ({type(error).__name__})") from None
     except tomllib.TOMLDecodeError as error:

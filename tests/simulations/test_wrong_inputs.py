@@ -176,6 +176,62 @@ def test_a_path_that_leads_nowhere_is_refused(path):
         train(path, **ASKED)
 
 
+CELLS = {
+    "complex numbers": lambda height: height + 1j,
+    "durations": lambda height: pd.to_timedelta(height, "h"),
+    "bins": lambda height: pd.cut(height, 5),
+    "per cent": lambda height: height.astype(str) + " %",
+    "an amount": lambda height: "$" + height.astype(str),
+    "underscores": lambda height: [f"{1000 * int(cell):_}" for cell in height],
+    "digits of another script": lambda height: [str(int(cell)).translate({48: 0x660, 49: 0x661}) for cell in height],
+    "lists": lambda height: [[cell, SECRET] for cell in height],
+    "dicts": lambda height: [{"cell": cell, "note": SECRET} for cell in height],
+    "sparse": pd.arrays.SparseArray,
+}
+SECRET = "secret777"
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_feature_of_cells_that_are_no_plain_numbers_names_itself_and_no_cell(frame, kind):
+    frame["height"] = CELLS[kind](frame["height"])
+    told = str(refused(frame).value)
+    assert "'height'" in told
+    assert any(remedy in told for remedy in ("convert it", "write numbers"))
+    assert SECRET not in told
+
+
+COUNTS = {"problem": "poisson", "target": "count", "positive": None, "target_range": [0, 9]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            COUNTS | {"exposure": "count", "ranges": {"height": [1, 2], "count": [1, 2]}},
+            "'count' is declared twice; user, target, exposure, offset and features must",
+        ),
+        (COUNTS | {"exposure": "height"}, "'height' is declared twice; user, target, exposure, offset and features"),
+        (COUNTS | {"exposure": "born"}, r"ranges has no \[low, high\] for exposure = 'born'; declare it"),
+        ({"impute": "mean"}, r"data.impute = 'mean': must be a section, .* in Python a dict"),
+        ({"target": "who"}, "'who' is declared twice"),
+        ({"strategy": {"rounds": 3}}, "strategy.kind is missing: choose one of auto"),
+        ({"problem": {"kind": "logistic", "ridge": -1}}, "problem.ridge = -1 .* greater than or equal to 0"),
+        ({"problem": {"kind": "logistic", "alpha": 1}}, "unknown key problem.alpha; .* knows kind"),
+        ({"test_fraction": 30}, "data.test_fraction = 30 .*: must be less than 1"),
+        ({"seed": 2**70}, "seed = 1180591620717411303424 .*: must be less than"),
+        ({"epsilon": 1j}, "privacy.epsilon = <complex> .*: must be a valid number"),
+    ],
+)
+def test_a_setting_of_no_meaning_is_refused_by_its_name(frame, settings, told):
+    assert refused(frame, **settings).match(told)
+
+
+def test_a_folder_and_an_address_are_no_files(tmp_path):
+    for path, told in ((str(tmp_path), "is a folder: name the file in it"), ("https://x.org/a.csv", "is an address")):
+        with pytest.raises(BadInput, match=told):
+            train(path, **ASKED)
+
+
 def test_lists_may_be_those_of_pandas():
     settings = {
         "features": pd.DataFrame(columns=["height", "age"]).columns,

@@ -48,8 +48,9 @@ class Columns(Declaration):
             if self.samples.windows is not None:
                 raise BadInput("exposure and offset have no meaning for a sequence: leave them out")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            apart = "user, target, exposure, offset and features must differ"
-            raise BadInput(f"column {twice[0]!r} is declared twice; {apart}")
+            raise BadInput(
+                f"column {twice[0]!r} is declared twice; user, target, exposure, offset and features must differ"
+            )
         self.samples.check(self.text)
 
     @cached_property

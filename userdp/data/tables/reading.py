@@ -68,6 +68,10 @@ def form_of(path: Path, declared: CsvForm | None) -> CsvForm:
 def read_cells(path: Path, names: Sequence[str], csv: CsvForm | None = None) -> pa.Table:
     """Read columns unconverted, a CSV file as text, a Parquet file by its schema; raise as `read_columns` does."""
     if not os.path.isfile(path):  # for Path.is_file a name can be too long
+        if os.path.isdir(path):
+            raise BadInput(f"the data file {path} is a folder: name the file in it")
+        if path.as_posix().find(":/") > 1:  # beyond the letter of a drive
+            raise BadInput(f"the data file {path} is an address: download it, and name the file")
         raise BadInput(f"the data file {path} does not exist; check the path")
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".xlsx": _read_excel, ".parquet": _read_parquet}
     if _suffix(path) not in readers:
