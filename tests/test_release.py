@@ -1,4 +1,4 @@
-"""A release needs one version everywhere, a person's approval before the index gets it, and pins of its tools."""
+"""A release has one version everywhere, waits for a person before the index gets it, and is made by pinned tools."""
 
 import json
 import re

@@ -54,7 +54,7 @@ def site(folder: Path, gallery: str) -> dict[str, Path]:
     (folder / "docs").mkdir()
     shutil.copy(ROOT / "README.md", folder / "docs" / "index.md")
     (folder / "docs" / "gallery.md").write_text(gallery, encoding="utf-8")
-    for file in ("site.css", "people.svg", "user-level.svg"):
+    for file in ("site.css", "user-level.svg"):
         shutil.copy(ROOT / "docs" / file, folder / "docs")
     settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "docs_dir": "docs", "site_dir": "site", "strict": False}
     settings |= {"plugins": [], "hooks": [], "nav": ["index.md", "gallery.md"], "extra": {}}
