@@ -424,11 +424,11 @@ def log_loss(x, block):
 
 
 def test_on_items_of_a_zipf_law_rows_that_are_found_do_better_than_all_rows_at_the_step_that_suits_all():
-    """2,000 users of 20 of 3,000 items, epsilon 4: the mean over three seeds; 4 is the best of steps 1, 2, 4 for all."""
+    """2,000 users of 20 of 3,000 items, epsilon 4, the mean over three seeds; the step is the best of 2, 4, 8."""
     losses = {"all": [], "found": []}
     for seed, which in product(range(3), losses):
         weights = np.random.default_rng(100 + seed).normal(0, 0.7, ITEMS)
-        options = {"rounds": 20, "learning_rate": 4.0, "finding_rounds": 2 if which == "found" else 1}
+        options = {"rounds": 12, "learning_rate": 4.0, "finding_rounds": 2 if which == "found" else 1}
         method = make(DPFedSGD, Votes(), 2000, epsilon=4.0, delta=1e-5, seed=seed, embedding_rows=which, **options)
         model = final(run(method, ColumnarFederation(zipf(seed, 2000, weights))))
         losses[which].append(log_loss(model, zipf(seed + 50, 20_000, weights)))
