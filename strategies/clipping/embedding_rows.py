@@ -1,10 +1,9 @@
 """Which rows of a model's embeddings train: all, those that a few rounds find, or those that each round chooses."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import ClassVar, Self
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from scipy.special import ndtr, ndtri
 from strategies.clipping.clip_facts import ClipNotes
 from strategies.clipping.clipped_rounds import clipped_rounds, rounds_of
 from strategies.clipping.cohort_options import NoisyMean
-from strategies.clipping.row_options import RowOptions, Which
+from strategies.clipping.row_options import CHOICES, RowOptions, Which
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.mean_rounds import MeanRounds
 from strategies.core.public_facts import Given
@@ -91,12 +90,7 @@ class FoundRows(Stateful):
     parts: ClassVar[tuple[str, ...]] = ("optimiser",)
     counts: Vector
     counted: int
-    optimiser: Stateful
-
-    @classmethod
-    def empty(cls, rows: int, new_optimiser: Callable[[], Stateful]) -> Self:
-        """Return the memory before the first round."""
-        return cls(np.zeros(rows), 0, new_optimiser())
+    optimiser: ServerOptimiser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +271,7 @@ class _Rows:
     def noise(self, which: Which) -> float:
         """Bound the expected l2 norm of a training round's noise, from public numbers."""
         per_user = min(self.options.rows_per_user or self.tables.rows, self.tables.rows)
-        entries = self.tables.entries
+        entries = float(self.tables.entries)
         if which != "all":
             entries = min(entries, self.tables.widest * self.counts(which).expected_rows(per_user))
         return self.mechanism(which).standard_deviation * math.sqrt(
@@ -286,8 +280,8 @@ class _Rows:
 
     def outlined(self, outline: Outline) -> Outline:
         """Return an outline with the noise of each choice, and the name of the least."""
-        chosen, options = self.options.embedding_rows, ("all", "found", "each_round")
-        noises = {which: self.noise(which) for which in options}
+        chosen = self.options.embedding_rows
+        noises = {which: self.noise(which) for which in CHOICES}
         least = min(noises, key=noises.__getitem__)
         numbers: dict[str, Number] = {"table_rows": self.tables.rows, "least_noise": least}
         if chosen != "all":
@@ -310,15 +304,16 @@ class _Rows:
 
     def found(self) -> Scheme:
         """Return rounds that find the rows first."""
-        training = self._training()
+        training, options = self._training(), self.options
+        rate, p = options.rate(self.rate), self.given.dimension
         return FoundScheme(
             price=training.price,
             outline=training.outline,
-            new_memory=partial(FoundRows.empty, self.tables.rows, training.new_memory),
+            new_memory=lambda: FoundRows(np.zeros(self.tables.rows), 0, ServerOptimiser(options, rate, p)),
             counts=self.counts("found"),
             sampler=self.sampler,
             training=training,
-            clip=self.options.clip_norm,
+            clip=options.clip_norm,
         )
 
     def each_round(self) -> Scheme:

@@ -8,13 +8,14 @@ from strategies.clipping.clipped_rounds import ClippedOptions
 from strategies.core.about import Fact
 
 Which = Literal["all", "found", "each_round"]
+CHOICES: tuple[Which, ...] = ("all", "found", "each_round")
 
 ROW_FACTS = {"rows_trained": Fact("noised", "rows of embeddings that train, chosen by noisy counts")}
 """The facts of rounds that choose rows, by name."""
 
 ROW_MEANINGS = {
     "table_rows": "rows of the module's embeddings",
-    "least_noise": "value of embedding_rows with the least noise; it leaves rare rows untrained",
+    "least_noise": "value of embedding_rows with the least noise; any but all leaves rare rows as they start",
     "row_threshold": "noisy count, in users who touch one row each, above which a row trains",
     "noise_of_all": "expected l2 norm of a round's noise where all rows train",
     "noise_of_found": "the same, at most, where the rows that are found train",

@@ -40,7 +40,7 @@ def gradient_and_weights(problem: Problem, x: Vector, block: Block, tables: Arra
 
 def _weights(gradients: Rows, tables: Tables) -> Rows:
     touched = tables.touched(gradients)
-    return touched / np.sqrt(np.maximum(touched.sum(axis=1, keepdims=True), 1))
+    return np.asarray(touched / np.sqrt(np.maximum(touched.sum(axis=1, keepdims=True), 1)))
 
 
 def rows_of(dimension: int, arrays: Mapping[str, Array]) -> int:
