@@ -1,4 +1,4 @@
-"""Which rows of a model's embeddings train: all, those that a few rounds find, or those that each round chooses."""
+"""Rows of a model's embeddings that train: all, those that a few rounds find, or those that each round chooses."""
 
 import math
 from dataclasses import dataclass, replace
@@ -66,7 +66,7 @@ class Counts:
 
     @property
     def computation(self) -> Computation:
-        """What users compute to be counted."""
+        """The question by which users are counted."""
         return Computation("row_weights", "sum", 1.0, arrays={"tables": self.tables.described})
 
     def expected_rows(self, per_user: int) -> float:
@@ -178,7 +178,7 @@ class ChoosingScheme(Scheme):
 
     @property
     def _asked(self) -> Computation:
-        """What users compute; both parts are in one unit, the clip's."""
+        """The question of a round; both parts of a row are in one unit, the clip's."""
         parts, whole = {"clip": self.clip, "weight": self.clip}, math.hypot(self.clip, self.clip)
         return replace(self.counts.computation, name="gradient_and_weights", clip_norm=whole, parameters=parts)
 

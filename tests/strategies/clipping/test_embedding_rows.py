@@ -7,7 +7,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 import torch
-from helpers import federation_of, final, gathered, make, requested, run, silenced, taken
+from embedding_cases import SENT, TABLES, Listed, federation, rows
+from helpers import final, gathered, make, requested, run, silenced, taken
 from helpers_audits import epsilon_lower_bound
 from resumable import Kept, Run, measured, strays
 from scipy.special import ndtri
@@ -27,43 +28,6 @@ from userdp.noise import SeededNoise
 from userdp.problems import Quadratic, TorchProblem
 from userdp.problems.embeddings import Tables
 
-# --- Users who send what is listed: three rows of two entries, and one parameter outside ------------------------------
-
-TABLES = Tables(((1, 3, 2),))
-LONE = [np.eye(7)[1 + 2 * row] for row in range(3)]
-SENT = np.array(
-    [
-        np.zeros(7),
-        *LONE,
-        -LONE[0],
-        np.eye(7)[0],
-        LONE[0] + LONE[1],
-        LONE[0] - 3 * LONE[1],
-        np.ones(7),
-        -np.ones(7),
-        1e-3 * np.eye(7)[1] + 5 * np.eye(7)[0],
-        np.full(7, 1e300),
-        5e-324 * np.eye(7)[3],
-        np.where(np.arange(7) == 2, np.nan, 1.0),
-        np.where(np.arange(7) == 5, np.inf, 0.0),
-    ]
-)
-
-
-class Listed(Quadratic):
-    """A user's one sample says which of `SENT` its gradient is."""
-
-    def __init__(self):
-        super().__init__(7, 100.0, 200.0)
-        self.columns, self.tables = 1, TABLES
-
-    def user_gradients(self, x, block):
-        return SENT[block.features[:, 0].astype(np.int64)]
-
-
-def federation(codes):
-    return federation_of(np.array(codes, dtype=float)[:, None])
-
 
 def listed(users, **options):
     return make(DPFedSGD, Listed(), users, epsilon=2.0, delta=1e-4, **{"rounds": 3, "false_rows": 0.2} | options)
@@ -76,13 +40,6 @@ SAMPLINGS = {
     "add_or_remove": {"sampling": "poisson", "cohort": 8},
     "secret, replace_one": {"sampling": "poisson", "cohort": 8, "relation": "replace_one"},
 }
-
-
-def rows(computation):
-    """Everybody's row, as a node makes it."""
-    asked = replace(computation, reduce="rows", lengths=False)
-    node = Node(Listed(), federation(EVERYBODY), np.arange(len(SENT)))
-    return dense(node.compute(np.zeros(7), np.arange(len(SENT)), asked).values)
 
 
 def moves(held, relation):
@@ -120,15 +77,6 @@ def test_finding_and_training_on_any_rows_move_by_at_most_what_is_priced(samplin
         held = rows(asked)
         assert held.shape == (len(SENT), 1 + 2 * len(chosen))  # nothing of other rows leaves a node
         assert max(np.linalg.norm(move) / training for move in moves(held, sampling)) <= priced * (1 + 1e-9)
-
-
-def test_a_user_with_every_row_counts_as_much_as_one_with_a_single_row():
-    counted = rows(Computation("row_weights", "rows", 1.0, arrays={"tables": TABLES.described}))
-    lengths = np.linalg.norm(counted, axis=1)
-    assert sorted(set(np.round(lengths, 12))) == [0.0, 1.0]
-    everything = np.flatnonzero((SENT[:, 1:] != 0).all(axis=1) & np.isfinite(SENT).all(axis=1))
-    np.testing.assert_allclose(counted[everything], 1 / math.sqrt(3))
-    assert (counted >= 0).all()
 
 
 def test_what_is_not_finite_counts_nowhere():
