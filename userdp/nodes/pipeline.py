@@ -55,6 +55,8 @@ class RowPipeline:
         self._statistic = None if computation.statistic is None else statistic(computation.statistic)
         self._sparse, self._summed = sparse and computation.keeps_zeros, computation.reduce == "sum"
         self._width, masked = computation.width(dimension), computation.masked is not None
+        # A part of a gradient is made from all of it.
+        self._widest = max(self._width, dimension if computation.function.of_gradients else 0)
         self._stacks = self._sparse and not self._summed
         self._blocks = list[AnyRows]()
         columns = 0 if masked or self._stacks else self._width
@@ -69,7 +71,7 @@ class RowPipeline:
     def max_users(self) -> int | None:
         """The most users of a block; None if the federation's own limit on samples is enough."""
         # Sparse rows take about as much as the samples that they come from, which the federation bounds.
-        return None if self._sparse else max(1, ROW_BYTES // (8 * self._width))
+        return None if self._sparse else max(1, ROW_BYTES // (8 * self._widest))
 
     def add(self, rows: AnyRows, where: slice, unusable: int = 0) -> None:
         """Take the raw rows (U', length) of users at ``where`` through all steps; ``unusable`` of them are centres."""
