@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 
 from userdp.data import Block, ColumnarFederation
 from userdp.problems import Logistic, Softmax, SparseLogistic, Squared
+from userdp.problems.by_period import ByPeriod
 from userdp.problems.generalised_linear import GeneralisedLinear
 from userdp.problems.linear_scores import LinearScores
 from userdp.problems.one_hot import OneHot
@@ -49,6 +50,9 @@ def questions(problem, rng):
     asked["gradient_and_weights"] = ({"clip": 0.1, "weight": 0.1}, tables)
     if problem.has_targets and not isinstance(problem, Softmax):
         asked["mean_target"] = ({"low": -1.0, "high": 1.0}, {})
+    followed = isinstance(problem, ByPeriod) and problem.periods is not None
+    if followed:
+        asked["events_and_time"] = ({}, {})
     if problem.name in ("logistic", "softmax", "sparse_logistic"):
         asked["class_shares"] = ({}, {"classes": np.array([0.0, 1.0])})
     if problem.name == "logistic":
@@ -74,13 +78,14 @@ def questions(problem, rng):
         asked["weighted_gradient"] = ({"size": 0.2}, {"scales": scales, "coordinates": matrix})
     curved = isinstance(problem, GeneralisedLinear) and problem.family.curvatures(np.zeros(1)) is not None
     if curved and not problem.intercept:
+        sizes = {"size": 0.1} | ({"curvature": 0.5} if followed else {})
         directions = rng.normal(size=(dimension, 2))
         weighing = {"directions": directions, "weighing": rng.normal(size=dimension)}
         slope = weighing | {"model": rng.normal(size=dimension)}
-        asked["user_curvature"] = ({"size": 0.1}, weighing)
-        asked["weighted_slope"] = ({"size": 0.1}, slope)
-        asked["slope_sizes"] = ({"size": 0.1}, slope | {"edges": EDGES})
-        asked["squared_influence"] = ({"size": 0.1}, slope | {"influence": rng.normal(size=(3, 2))})
+        asked["user_curvature"] = (sizes, weighing)
+        asked["weighted_slope"] = (sizes, slope)
+        asked["slope_sizes"] = (sizes, slope | {"edges": EDGES})
+        asked["squared_influence"] = (sizes, slope | {"influence": rng.normal(size=(3, 2))})
     return asked
 
 
@@ -91,6 +96,7 @@ QUESTIONS = {
     **{name: (SQUARED, *one) for name, one in questions(SQUARED, RNG).items() if name in OF_SQUARED},
     "local_update": (LOGISTIC, {"step_size": 0.5, "epochs": 2, "batch_size": 2, "key": 7}, {}),
     "update_octaves": (LOGISTIC, {"step_size": 0.5, "epochs": 2, "batch_size": 2, "key": 7}, {}),
+    "events_and_time": (LOGISTIC.by_period(0, 1), {}, {}),
     "user_shares": (SUMMED, {}, {}),
     "user_ranks": (CHOSEN, {}, {"bins": np.array([3])}),
     "loss_changes": (LOGISTIC, {}, MODELS | {"reach": np.array([0.1, 0.2])}),

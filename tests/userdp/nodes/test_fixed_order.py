@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problem_cases import Case, cases
+from problem_cases import Case, binary, cases
 from row_cases import CHOSEN, QUESTIONS, SUMMED, USERS, answering, asked_of, questions
 from scipy.sparse import csr_array
 
@@ -15,7 +15,7 @@ from userdp.data.block import Block
 from userdp.nodes.computations import Computation
 from userdp.nodes.functions import ROW_FUNCTIONS
 from userdp.nodes.node import Node
-from userdp.problems import Huber, Quadratic
+from userdp.problems import Cloglog, Huber, Quadratic
 from userdp.problems.in_coordinates import Coordinates
 from userdp.problems.one_score import OneScore
 
@@ -36,7 +36,12 @@ class Asked(Case):
         return self.problem.bound(answering(sizes, seed))[0]
 
 
-PROBLEMS |= {"logistic-d70": cases(70)["logistic"], "query-sums": Asked(SUMMED), "query-quantiles": Asked(CHOSEN)}
+PROBLEMS |= {
+    "logistic-d70": cases(70)["logistic"],
+    "by_period": Case(Cloglog(4, 2.5, 1.0).by_period(1, 3), binary),
+    "query-sums": Asked(SUMMED),
+    "query-quantiles": Asked(CHOSEN),
+}
 
 
 def moved(block, places):

@@ -1,0 +1,49 @@
+"""Rows of users by period: events and time at one price, and weights by features alone."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hazard_cases import PERIODS, problem_of, rows_of
+
+from userdp.data.block import Block
+from userdp.nodes.moments import events_and_time, moment_size, second_moments, weighted_gradient
+
+
+@pytest.mark.parametrize("periods", [1, 2, 5])
+def test_events_and_time_move_a_sum_by_no_more_than_a_mean_target_alone(periods):
+    """All corners: every subset of periods at risk with every target, also those that no table gives."""
+    rows = []
+    problem = problem_of("cloglog", 1, periods)
+    for at_risk in product((0, 1), repeat=periods):
+        for targets in product((0.0, 1.0), repeat=periods):
+            features = np.column_stack([np.zeros(periods), np.diag(at_risk), at_risk]).astype(np.float32)
+            block = Block(features, np.array([0, periods]), np.array(targets, np.float32))
+            rows.append(events_and_time(problem, problem.initial(), block)[0])
+    rows = np.array(rows)
+    assert np.linalg.norm(rows, axis=1).max() <= 0.5 + 1e-12
+    apart = np.linalg.norm(rows[:, None] - rows, axis=2).max()
+    assert apart <= 1 + 1e-12
+
+
+def test_weights_do_not_depend_on_how_long_a_person_is_at_risk():
+    """A person's samples weigh as much whether it leaves early or late: moments and slopes are sums of the same."""
+    problem, scales = problem_of("cloglog"), np.array([0.5, 0.4, 0.3, 0.4, 0.2, 0.5, 0.9])
+    features, x = np.tile([[0.9, -0.8]], (PERIODS, 1)), np.linspace(-1, 0.5, 7)
+    whole = rows_of(features[:1], np.array([PERIODS]))
+    single = np.concatenate([whole * (np.arange(PERIODS) == k)[:, None] for k in range(PERIODS)])
+    made = [
+        Block(each.astype(np.float32), np.arange(0, len(each) + 1, PERIODS), np.zeros(len(each), np.float32))
+        for each in (whole, single)
+    ]
+    for size in (1.0, 30.0, 1e6):
+        for compute in (
+            lambda block, size=size: second_moments(problem, x, block, scales, size),
+            lambda block, size=size: weighted_gradient(problem, x, block, size, scales, np.eye(7)),
+        ):
+            np.testing.assert_allclose(compute(made[0])[0], compute(made[1]).sum(axis=0), rtol=1e-9)
+        assert np.linalg.norm(second_moments(problem, x, made[0], scales, size)[0]) <= size * (1 + 1e-9)
+    sizes = moment_size(problem, x, made[1], 1e-3, 1e9, scales)
+    assert np.ptp(sizes) < 1e-9
+    exact_size = np.linalg.norm(second_moments(problem, x, made[0], scales)[0])
+    assert problem.followed_sizes(whole, np.diag(1 / scales)) == pytest.approx([exact_size] * PERIODS, rel=1e-6)
