@@ -44,6 +44,10 @@ def questions(problem, rng):
         "improved": ({}, {"initial": np.full(dimension, 0.01)}),
         "curvature_along": ({"most": 2.0}, {"direction": np.full(dimension, 1 / math.sqrt(dimension))}),
     }
+    tables = {"tables": np.array([[0.0, dimension, 1.0]])}
+    asked["row_weights"] = ({}, tables)
+    asked["kept_gradient"] = ({}, tables | {"rows": np.array([dimension - 1.0])})
+    asked["gradient_and_weights"] = ({"clip": 0.1, "weight": 0.1}, tables)
     if problem.has_targets and not isinstance(problem, Softmax):
         asked["mean_target"] = ({"low": -1.0, "high": 1.0}, {})
     followed = isinstance(problem, ByPeriod) and problem.periods is not None

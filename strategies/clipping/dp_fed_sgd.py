@@ -5,17 +5,18 @@ from typing import ClassVar
 from pydantic import Field
 
 from strategies.clipping.clip_facts import CLIP_FACTS
-from strategies.clipping.clipped_rounds import ClippedOptions, clipped_rounds
 from strategies.clipping.cohort_options import SECRET_COHORTS
+from strategies.clipping.embedding_rows import row_rounds
+from strategies.clipping.row_options import ROW_FACTS, ROW_MEANINGS, RowOptions
 from strategies.core.about import About
-from strategies.core.mean_rounds import MeanRounds
 from strategies.core.options import Found, PreparedOptions
 from strategies.core.public_facts import Given
 from strategies.core.recipe import Recipe
+from strategies.core.scheme import Scheme
 from userdp.nodes.computations import Computation
 
 
-class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
+class DPFedSGD(Recipe, RowOptions, PreparedOptions, restates={"clip_norm", "learning_rate"}):
     """Clipped mean of user gradients plus Gaussian noise, every round.
 
     *Formal guarantees.* *Claim.* (epsilon, delta), user level, round release, any loss; replace-one, or add-or-remove
@@ -30,7 +31,8 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
     clip and sum; an answer larger than clipped users can add up to is refused. The sampler that draws the cohorts is
     the one that accounts them. With ``privacy.trust = "sum"`` the server sees nothing of a round but the sum over all
     nodes with their noise. Each other node knows its own share of that: `userdp.masking.sums.MaskedSum` prices what is
-    left.
+    left. With ``embedding_rows`` the noise of a round covers its counts, too:
+    `strategies.clipping.embedding_rows`.
 
     *Assumptions.* The server is trusted, or with ``privacy.trust = "sum"`` curious and not active, and no more nodes
     put together what they know than one or the declared share. Nodes clip each of
@@ -47,7 +49,8 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
         paper="McMahan, Ramage, Talwar, Zhang 2018",
         with_secure_noise=SECRET_COHORTS,
         example={"rounds": 3},
-        notes=CLIP_FACTS,
+        meanings=ROW_MEANINGS,
+        notes={**CLIP_FACTS, **ROW_FACTS},
     )
 
     clip_norm: float = Field(1.0, gt=0, description="l2 norm that each user's average gradient is clipped to.")
@@ -57,6 +60,6 @@ class DPFedSGD(Recipe, ClippedOptions, PreparedOptions, restates={"clip_norm", "
         steps = {} if self.server_optimiser == "adam" else found.steps(self.rounds)
         return {"clip_norm": found.clip(self.rounds), **steps}
 
-    def scheme(self, given: Given) -> MeanRounds:
+    def scheme(self, given: Given) -> Scheme:
         gradient = Computation("user_gradient", reduce="sum", clip_norm=self.clip_norm)
-        return clipped_rounds(given, self, gradient, given.default_step)
+        return row_rounds(given, self, gradient, given.default_step)

@@ -87,6 +87,8 @@ def as_trained(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     for layer in own.modules():
         if isinstance(layer, _NormBase):
             layer.eval()
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+            layer.sparse = False  # the same gradient, in one vector with the others
     return own if isinstance(own, SharedModule) and own.mixed else own.to(dtype)
 
 

@@ -28,6 +28,7 @@ from userdp.neural.kernels.layers import Kernels, Kind, with_way_back
 from userdp.neural.losses import SampleLoss
 from userdp.neural.samples import Samples
 from userdp.neural.shared import SharedModule
+from userdp.problems.embeddings import Tables
 
 _MOST_NAMES = 3  # Names in a message.
 _SHORT = 16  # Steps of trials, where any length will do.
@@ -39,6 +40,7 @@ class Parameters:
     Attributes:
         shapes: by name, in the module's order.
         initial: (p,) the parameters' values.
+        tables: those that layers of embeddings read; None for none.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -48,6 +50,15 @@ class Parameters:
         self.shapes: Mapping[str, torch.Size] = {name: tensor.shape for name, tensor in trainable.items()}
         self._sizes = [shape.numel() for shape in self.shapes.values()]
         self.initial = _flat(trainable.values())
+        layers = (layer for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
+        read = {layer.weight.data_ptr() for layer in layers}
+        firsts = np.cumsum([0, *self._sizes]).tolist()
+        places = [
+            (first, *tensor.shape)
+            for first, tensor in zip(firsts, trainable.values(), strict=False)
+            if tensor.data_ptr() in read
+        ]
+        self.tables = Tables(tuple(places)) if places else None
 
     def named(self, models: Tensor) -> dict[str, Tensor]:
         """Return the parameters of models (..., p) by name, as views."""

@@ -136,6 +136,7 @@ class TorchProblem(Problem):
         self.engine = Engine(model, execution, typical, most)
         self._check_metrics()
         self.dimension, self.start = model.dimension, model.initial
+        self.tables = model.original.parameters.tables
         self.domain = Box(np.zeros(self.dimension), math.inf)
         self.certificate = Certificate(reason="a torch module has no certificate")
 

@@ -17,7 +17,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.kinds import Kinds
-from userdp.nodes import answers, columns, influence, moments, weighing
+from userdp.nodes import answers, columns, embeddings, influence, moments, weighing
 from userdp.nodes.local_training import local_update
 from userdp.nodes.statistics import OCTAVES, octaves
 from userdp.problems.base import Problem
@@ -121,6 +121,20 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         keeps_zeros=True,
         fixed_order=True,
         of_gradients=True,
+    ),
+    "kept_gradient": RowFunction(
+        embeddings.kept_gradient, embeddings.kept_of, fixed_order=True, of_gradients=True, from_wide=True
+    ),
+    "row_weights": RowFunction(
+        embeddings.row_weights,
+        embeddings.rows_of,
+        fixed_order=True,
+        of_gradients=True,
+        from_wide=True,
+        acute=True,
+    ),
+    "gradient_and_weights": RowFunction(
+        embeddings.gradient_and_weights, embeddings.both_of, fixed_order=True, of_gradients=True
     ),
     "gradient_votes": RowFunction(_gradient_votes, keeps_zeros=True, fixed_order=True, of_gradients=True),
     "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True, fixed_order=True),

@@ -20,6 +20,7 @@ from userdp.data.block import Block
 from userdp.data.federation import Federation
 from userdp.errors import BadInput, MissingAssumption
 from userdp.problems.bounds import positive
+from userdp.problems.embeddings import Tables
 from userdp.problems.segments import clip_factors, parts, user_averages, weighted_sums
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -180,6 +181,7 @@ class Problem(ABC):
             nothing, and its users are computed one by one where noise is secure.
         mean_sufficient: whether users' gradients read nothing of samples but `userdp.problems.segments.user_means`;
             each class says so of itself.
+        tables: the tables of rows among the parameters, such as embeddings; None for none.
         node_bytes: bytes of samples that justify a node of their own: a pass over them takes much longer than a node's
             messages.
     """
@@ -200,6 +202,7 @@ class Problem(ABC):
     bends_boundedly: bool = False
     fixed_order: bool = False
     mean_sufficient: bool = False
+    tables: Tables | None = None
     node_bytes: int = 1 << 25
 
     def __init_subclass__(cls, **settings: Any) -> None:

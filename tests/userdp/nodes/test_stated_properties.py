@@ -31,6 +31,7 @@ ACUTE = [
     "user_shares",
     "user_ranks",
     "update_octaves",
+    "row_weights",
 ]
 
 

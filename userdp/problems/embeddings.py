@@ -1,0 +1,62 @@
+"""Tables of rows among a model's parameters, such as embeddings: a user's samples read a few rows of them."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from userdp.arrays.types import Array, Rows, Vector
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a model, in the order of their places; their rows are numbered from 0, one table after the other.
+
+    Attributes:
+        places: (first entry in the model, number of rows, entries of a row) of each table.
+    """
+
+    places: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of(cls, described: Array) -> Self:
+        """Return the tables that `described` (T, 3) numbers."""
+        return cls(tuple((int(first), int(rows), int(width)) for first, rows, width in described))
+
+    @property
+    def described(self) -> Array:
+        """(T, 3) the places, for a message."""
+        return np.array(self.places, dtype=np.float64).reshape(-1, 3)
+
+    @property
+    def rows(self) -> int:
+        """The number V of rows of all tables."""
+        return sum(rows for _, rows, _ in self.places)
+
+    @property
+    def entries(self) -> int:
+        """The number of parameters in all tables."""
+        return sum(rows * width for _, rows, width in self.places)
+
+    @property
+    def widest(self) -> int:
+        """The most entries of a row."""
+        return max((width for _, _, width in self.places), default=0)
+
+    def touched(self, gradients: Rows) -> NDArray[np.bool_]:
+        """Return (U, V) whether a user's gradient (U, p) has an entry in the row that is not zero, such as a NaN."""
+        found = [
+            (gradients[:, first : first + rows * width].reshape(-1, rows, width) != 0).any(axis=2)
+            for first, rows, width in self.places
+        ]
+        return np.concatenate(found, axis=1)
+
+    def kept(self, rows: Vector, dimension: int) -> NDArray[np.int64]:
+        """Return the rising places (k,), of ``dimension`` parameters, that are in these rows or in no table."""
+        chosen, whole, seen = np.zeros(self.rows, dtype=bool), np.ones(dimension, dtype=bool), 0
+        chosen[np.asarray(rows, dtype=np.int64)] = True
+        for first, count, width in self.places:
+            whole[first : first + count * width] = np.repeat(chosen[seen : seen + count], width)
+            seen += count
+        return np.flatnonzero(whole)
