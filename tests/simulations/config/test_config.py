@@ -324,7 +324,7 @@ def test_a_missing_file_and_a_syntax_error_are_refused(tmp_path):
     for path, told in (
         (tmp_path / "absent.toml", r"absent.toml does not exist"),
         (written, r"is not valid TOML: .*line 2"),
-        (tmp_path / "binary.toml", "or is a folder"),
+        (tmp_path / "binary.toml", "cannot be read"),
         (tmp_path, "or is a folder"),
     ):
         with pytest.raises(BadInput, match=told):
