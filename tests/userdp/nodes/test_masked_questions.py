@@ -85,7 +85,7 @@ ROWS = np.array([[0.0, 0.0], [9.0, 0.0], [-9.0, 0.0], [0.1, -0.2], [np.nan, 0.1]
 
 @pytest.mark.parametrize("changes", [{}, {"name": "update_octaves"}, CHANGED["statistic"] | {"statistic": "unclipped"}])
 def test_rows_of_counted_users_are_as_long_and_as_far_apart_as_others(changes):
-    """Users are replaced, added and removed in turn; who is not finite is told by the first entry, and only that."""
+    """The rows of some users, by brute force; their first entry tells who is not finite."""
     question = asked(counted=True, **changes)
     weight = question.masked.weight or 0.0
     sent = octaves(ROWS) / 2 if question.name == "update_octaves" else ROWS  # of the length of the clip
