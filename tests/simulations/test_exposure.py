@@ -5,17 +5,20 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import make, run
 from helpers_silos import rehearsed
 
 from simulations import train
 from simulations.config.run_config import parse_config
 from simulations.runs.build import build_problem, load_datasets
 from simulations.runs.silos import silo_node, split
-from userdp.data import ColumnarFederation
+from strategies import Auto
+from userdp.data import Block, ColumnarFederation
 from userdp.data.tables.tabular import read_table
 from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 from userdp.nodes.node import Node
+from userdp.problems import Poisson
 
 TRUTH = {"dose": 0.4, "sex=m": -0.5, "intercept": -1.0}
 FORM = {"user": "patient", "features": ["dose"], "categorical": {"sex": ["f", "m"]}, "target": "falls"}
@@ -56,6 +59,27 @@ def test_rates_are_per_unit_of_exposure_and_predictions_grow_with_it():
     assert model.evaluate(table).loc["deviance", "this model"] < model.evaluate(table).loc["deviance", "best constant"]
     with pytest.raises(BadInput, match="the graph has no known term of scores, as column 'years'"):
         model.to_onnx("rates.onnx")
+
+
+@pytest.mark.slow
+def test_intervals_of_rates_hold_the_truth_as_often_as_they_say():
+    """400 cohorts of 1,000 people, at epsilon 4; each has three intervals."""
+    middle = np.log(RANGES["years"]).mean()  # from which a loss counts known terms
+    held, truth = [], np.array([2 * TRUTH["dose"], TRUTH["sex=m"], TRUTH["intercept"] + middle])
+    problem = Poisson(2, math.inf, 8.0, count_bound=60.0, feature_bound=1.0, intercept=True)
+    problem = problem.with_terms(*np.log(RANGES["years"]))
+    for seed in range(400):
+        table = cohort(1000, seed)
+        offsets = np.append(0, np.cumsum(np.bincount(table.patient)))
+        features, falls = np.column_stack([table.dose / 2, table.sex == "m"]), table.falls.to_numpy(np.float32)
+        terms = np.log(table.years.to_numpy()).astype(np.float32)
+        block = Block(features.astype(np.float32), offsets, falls, terms=terms)
+        method = make(Auto, problem, 1000, 4.0, seed=seed, coefficients=0.5)
+        run(method, ColumnarFederation(block))
+        found = method.memory.inference
+        held.append((np.abs(found.estimate - truth) <= 1.96 * found.error)[found.trusted > 0])
+    assert sum(map(len, held)) > 1100
+    assert 0.93 <= np.concatenate(held).mean() <= 0.98
 
 
 def test_an_offset_is_in_the_units_of_a_scaled_target():
