@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -21,21 +20,6 @@ DIGITS = 3
 """Decimal places of a result."""
 
 
-@dataclass(frozen=True)
-class Promise:
-    """A requirement on the table.
-
-    Attributes:
-        told: The requirement.
-        found: The measured value.
-        held: None if cells are missing.
-    """
-
-    told: str
-    found: str
-    held: bool | None
-
-
 def table() -> pd.DataFrame:
     """Return the rows without an error, each with the share of the gap from the trivial model to no privacy.
 
@@ -50,37 +34,15 @@ def table() -> pd.DataFrame:
     return rows.assign(share=(rows["value"] - rows[f"at_{WITHOUT}"]) / way)
 
 
-def promises(rows: pd.DataFrame) -> list[Promise]:
-    """Return the requirements that the settings of the configuration have to meet."""
-    free = rows[(rows["problem"] == "pupils") & (rows["strategy"] == NO_PRIVACY)]["value"].median()
-    found = [
-        Promise(
-            "pupils, without privacy: an area of at least 0.70",
-            "not measured" if pd.isna(free) else f"{free:.3f}",
-            None if pd.isna(free) else bool(free >= 0.70),
-        )
-    ]
-    for problem, epsilon, least in (("pupils", 8.0, 0.70), ("pupils", 2.0, 0.45), ("roles", 8.0, 0.60)):
-        own = rows[(rows["problem"] == problem) & (rows["epsilon"] == epsilon)].groupby("strategy")["share"].median()
-        told = f"{problem}, epsilon {epsilon:g}: the best strategy closes at least {least:.0%} of the gap"
-        if own.dropna().empty:
-            found.append(Promise(told, "not measured", None))
-        else:
-            best = str(own.idxmax())
-            found.append(Promise(told, f"{_percent(own[best])} by `{best}`", bool(own[best] >= least)))
-    return found
-
-
 def section() -> str:
-    """Return the tables of all sets, and the requirements on them."""
+    """Return the tables of all sets."""
     rows = table()
     parts = []
     for problem, heading in SETS.items():
         own = rows[rows["problem"] == problem]
         if not own.empty:
             parts += [f"### {heading}", *_set(own)]
-    parts += ["### Requirements on the table", "\n".join(map(_verdict, promises(rows))), _measured_with(rows)]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, _measured_with(rows)])
 
 
 def in_short() -> str:
@@ -176,11 +138,6 @@ def _forecasts(private: pd.DataFrame) -> str:
             of = ", ".join(f"`{strategy}` at epsilon {epsilon:g}" for epsilon, strategy in rows[chosen].index)
             told.append(f"{fault}: {of}.")
     return " ".join(told)
-
-
-def _verdict(promise: Promise) -> str:
-    verdict = "" if promise.held is None else "; holds" if promise.held else "; **fails**"
-    return f"- {promise.told}: {promise.found}{verdict}."
 
 
 def _measured_with(rows: pd.DataFrame) -> str:
