@@ -205,7 +205,7 @@ def row_rounds(given: Given, options: RowOptions, gradient: Computation, rate: f
     ``rate`` is the default step. Raises `BadInput`: the module has no table, sums are masked, all rounds count, or the
     noise of a row is not known where it is to be taken off.
     """
-    if options.embedding_rows == "all" and (options.rows_per_user is None or given.privacy.trust == "sum"):
+    if options.embedding_rows == "all" and (options.max_rows is None or given.privacy.trust == "sum"):
         return clipped_rounds(given, options, gradient, rate)
     made = _Rows(given, options, gradient, rate, _tables(given, options), options.sampler(given))
     return {"all": made.all, "found": made.found, "each_round": made.each_round}[options.embedding_rows]()
@@ -218,7 +218,7 @@ def _tables(given: Given, options: RowOptions) -> Tables:
     if tables is None:
         raise BadInput(
             f"{which}: problem.kind = {given.problem.name!r} has no nn.Embedding or nn.EmbeddingBag that trains; leave "
-            "embedding_rows and rows_per_user out"
+            "embedding_rows and max_rows out"
         )
     if options.embedding_rows != "all" and given.privacy.trust == "sum":
         raise BadInput(
@@ -270,7 +270,7 @@ class _Rows:
 
     def noise(self, which: Which) -> float:
         """Bound the expected l2 norm of a training round's noise, from public numbers."""
-        per_user = min(self.options.rows_per_user or self.tables.rows, self.tables.rows)
+        per_user = min(self.options.max_rows or self.tables.rows, self.tables.rows)
         entries = float(self.tables.entries)
         if which != "all":
             entries = min(entries, self.tables.widest * self.counts(which).expected_rows(per_user))
