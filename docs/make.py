@@ -17,6 +17,7 @@ from making import (
     courses,
     drill,
     drop_in,
+    embedding_rows,
     evaluation,
     excerpts,
     finding,
@@ -99,7 +100,12 @@ def pages() -> dict[str, str]:
         "docs/guarantees.md": put(_written("docs/guarantees.md"), guarantees),
         "docs/neural.md": put(
             _written("docs/neural.md"),
-            {"in short": neural.in_short(), "neural": neural.section(), "convention": neural.convention()},
+            {
+                "in short": neural.in_short(),
+                "neural": neural.section(),
+                "embedding rows": embedding_rows.section(),
+                "convention": neural.convention(),
+            },
         ),
         "docs/plan-and-predict.md": put(_written("docs/plan-and-predict.md"), {"plan": excerpts.plan()}),
         "docs/what-leaves.md": what_leaves.page(),

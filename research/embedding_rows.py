@@ -1,19 +1,28 @@
 """Embeddings of many items: all rows trained with noise, rows that are found, or rows that each round chooses.
 
-Users hold items of a Zipf law, and say whether they like them together: the sum of the items' hidden scores decides.
-A bag of words learns that, `torch.nn.Embedding` of one number an item. The log loss is that of users of the same law
-who train nothing, beside the best constant and no privacy. Each choice has the best of its step sizes, NOT private.
+Two models that people have. A *bag*: users hold items of a Zipf law and say whether they like them together, by the sum
+of hidden scores. A *tower* on real tables: does a user like the next item (a rating of at least 4, a right answer),
+given the last items that it liked? The loss is that of users who train nothing, beside the best constant, the training
+users' own share for each item (no model, no privacy), and no privacy. Each choice has the best of its step sizes, NOT
+private; no privacy has all rows and more rounds. All steps are those of Adam.
 
-    python research/embedding_rows.py                              # 100,000 users of 20 of 50,000 items; hours
-    python research/embedding_rows.py --users 2000 --items 3000    # a minute
+    python research/embedding_rows.py                    # all anew, half an hour of one core
+    python research/embedding_rows.py insteval           # one population, into the same file
 """
 
 import argparse
 import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from itertools import product
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from simulations.engines.grids import LocalGrid
@@ -22,12 +31,15 @@ from userdp.accounting import Privacy
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
 from userdp.data.federation import ColumnarFederation
+from userdp.data.tables.public import public_file
 from userdp.nodes.node import Node
 from userdp.problems import TorchProblem
 
-HELD, TESTED = 20, 20_000
+RESULTS = Path(__file__).resolve().parent / "results" / "embedding_rows.csv"
 CHOICES = {"all": {}, "found": {"finding_rounds": 2}, "each_round": {}}
-STEPS = (2.0, 4.0, 8.0)
+STEPS, ROUNDS, FREE_ROUNDS, SEEDS, DELTA = (0.03, 0.1), 12, 30, 3, 1e-6
+ITEMS, HELD, TRAINING, TESTED = 10_000, 20, 10_000, 20_000  # of the Zipf population
+LIKED, MOST, WIDTH = 4, 100, 4  # of the tower: items that it sees, samples a user, numbers an item
 
 
 class Bag(nn.Module):
@@ -42,49 +54,142 @@ class Bag(nn.Module):
         return self.items(codes).sum(1) + self.bias
 
 
-def population(seed: int, users: int, items: int) -> Block:
-    """Return users of ``HELD`` items each, and whether they like them; the items' scores are the same for all seeds."""
-    rng, chances = np.random.default_rng(seed), 1 / np.arange(1, items + 1) ** 1.1
-    scores = np.random.default_rng(100).normal(0, 0.7, items)
-    held = rng.choice(items, (users, HELD), p=chances / chances.sum())
-    likes = rng.random(users) < 1 / (1 + np.exp(-scores[held].sum(axis=1)))
-    return Block(held.astype(np.int32), np.arange(users + 1), likes.astype(np.float32))
+class Tower(nn.Module):
+    """An item's own score, and how near it is to the items that the user liked; the last item is none."""
+
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.bias, self.scores = nn.Parameter(torch.zeros(1)), nn.Embedding(items, 1)
+        self.items = nn.Embedding(items, WIDTH)
+        nn.init.zeros_(self.scores.weight)
+        nn.init.normal_(self.items.weight, std=WIDTH**-0.5)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        user, item = self.items(codes[:, :-1]).mean(1), self.items(codes[:, -1])
+        return (user * item).sum(1, keepdim=True) + self.scores(codes[:, -1]) + self.bias
 
 
-def trained(train: Block, items: int, epsilon: float, seed: int, **settings: object) -> tuple[TorchProblem, Vector]:
-    """Return the problem and the model of a run; an infinite epsilon stands for noise of no size."""
-    problem = TorchProblem(lambda: Bag(items), "bce_with_logits", HELD, levels=(items,) * HELD)
-    budget = Privacy(min(epsilon, 1e6), 1e-6)
-    recipe = DPFedSGD.model_validate({"rounds": 12, **settings})
-    method = recipe.strategy(problem, PublicFacts(train.users, max_samples=1), budget, seed=seed)
-    with LocalGrid([Node(problem, ColumnarFederation(train), np.arange(train.users))]) as grid:
-        return problem, model_vector(method.start(grid).arrays)
+@dataclass(frozen=True)
+class People:
+    """Users who train, users who do not, and what their samples hold."""
+
+    train: Block
+    told: Block
+    items: int
+    model: type[Bag | Tower]
+
+
+@cache
+def zipf(seed: int) -> People:
+    """Return users of ``HELD`` items each; the items' scores are the same for all seeds."""
+    rng, chances = np.random.default_rng(seed), 1 / np.arange(1, ITEMS + 1) ** 1.1
+    scores = np.random.default_rng(100).normal(0, 0.7, ITEMS)
+    held = rng.choice(ITEMS, (TRAINING + TESTED, HELD), p=chances / chances.sum()).astype(np.int32)
+    likes = (rng.random(len(held)) < 1 / (1 + np.exp(-scores[held].sum(axis=1)))).astype(np.float32)
+    halves = (slice(TRAINING), slice(TRAINING, None))
+    train, told = (Block(held[half], np.arange(len(held[half]) + 1), likes[half]) for half in halves)
+    return People(train, told, ITEMS, Bag)
+
+
+@cache
+def table(name: str, user: str, item: str, liked: str, least: int) -> list[tuple[NDArray[np.int32], Vector]]:
+    """Return every user's samples: codes (n, LIKED + 1) of the last liked items and the next one, and likes (n,)."""
+    rows = pd.read_parquet(public_file(name))
+    codes = pd.factorize(rows[item], sort=True)[0]
+    none = int(codes.max()) + 1
+    frame = pd.DataFrame({"user": rows[user], "item": codes, "liked": rows[liked] >= least})
+    return [samples_of(own, none) for _, own in frame.groupby("user")]
+
+
+def samples_of(own: pd.DataFrame, none: int) -> tuple[NDArray[np.int32], Vector]:
+    """Return a user's first samples, in their order."""
+    last, made = deque([none] * LIKED, LIKED), []
+    for item, liked in own[["item", "liked"]].head(MOST).itertuples(index=False):
+        made.append([*last, item])
+        if liked:
+            last.append(item)
+    return np.array(made, dtype=np.int32), own["liked"].head(MOST).to_numpy(np.float32)
+
+
+def tower(seed: int, *declared: object) -> People:
+    """Return four fifths of a table's users, who train, and the others."""
+    users = table(*declared)
+    order = np.random.default_rng(seed).permutation(len(users))
+    cut = len(users) * 4 // 5
+    items = 1 + max(int(codes.max()) for codes, _ in users)
+    return People(_block([users[i] for i in order[:cut]]), _block([users[i] for i in order[cut:]]), items, Tower)
+
+
+def _block(users: list[tuple[NDArray[np.int32], Vector]]) -> Block:
+    offsets = np.cumsum([0, *(len(likes) for _, likes in users)])
+    return Block(np.concatenate([each[0] for each in users]), offsets, np.concatenate([each[1] for each in users]))
+
+
+POPULATIONS = {
+    "zipf": zipf,
+    "movielens": lambda seed: tower(seed, "movielens", "userId", "movieId", "rating", 4),
+    "insteval": lambda seed: tower(seed, "insteval", "s", "d", "y", 4),
+    "assistments": lambda seed: tower(seed, "assistments", "student", "skill", "correct", 1),
+}
+
+
+def loss(people: People, epsilon: float, seed: int, **settings: object) -> float:
+    """Return the log loss of a run; an infinite epsilon stands for noise of no size."""
+    codes = people.train.dense_features.shape[1]
+    problem = TorchProblem(lambda: people.model(people.items), "bce_with_logits", codes, levels=(people.items,) * codes)
+    rounds = FREE_ROUNDS if math.isinf(epsilon) else ROUNDS
+    recipe = DPFedSGD.model_validate({"rounds": rounds, "server_optimiser": "adam", **settings})
+    users = people.train.users
+    facts = PublicFacts(users, max_samples=int(people.train.sizes.max()))
+    method = recipe.strategy(problem, facts, Privacy(min(epsilon, 1e6), DELTA), seed=seed)
+    with LocalGrid([Node(problem, ColumnarFederation(people.train), np.arange(users))]) as grid:
+        return float(np.mean(problem.metrics(model_vector(method.start(grid).arrays), people.told)["test_loss"]))
+
+
+def trivial(people: People) -> Iterator[tuple[str, float]]:
+    """Yield the log losses of the best constant, and of each item's own share among training users."""
+    train, told = people.train, people.told
+    likes, asked = np.asarray(train.targets, dtype=float), np.asarray(told.targets, dtype=float)
+    share = np.full(len(asked), likes.mean())
+    yield "constant", entropy(share, asked)
+    if people.model is Tower:
+        last, ten = train.dense_features[:, -1].astype(int), 10 * likes.mean()
+        sums, counts = (np.bincount(last, each, people.items) for each in (likes, np.ones(len(likes))))
+        yield "own_share", entropy(((sums + ten) / (counts + 10))[told.dense_features[:, -1].astype(int)], asked)
+
+
+def entropy(chances: Vector, likes: Vector) -> float:
+    """Return the mean log loss of predicted chances."""
+    return float(-np.mean(likes * np.log(chances) + (1 - likes) * np.log1p(-chances)))
+
+
+def measured(name: str, epsilons: list[float], seeds: int) -> Iterator[dict[str, object]]:
+    """Yield the rows of a population."""
+    for seed in range(seeds):
+        people = POPULATIONS[name](seed)
+        numbers = {"population": name, "users": people.train.users, "items": people.items, "seed": seed}
+        for which, value in trivial(people):
+            yield {**numbers, "rows": which, "step": math.nan, "epsilon": math.inf, "loss": value}
+        for epsilon, (which, more), step in product([*epsilons, math.inf], CHOICES.items(), STEPS):
+            if math.isinf(epsilon) and which != "all":
+                continue
+            value = loss(people, epsilon, seed, embedding_rows=which, learning_rate=step, **more)
+            yield {**numbers, "rows": which, "step": step, "epsilon": epsilon, "loss": value}
 
 
 def main() -> None:
-    """Print a table."""
+    """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--users", type=int, default=100_000)
-    parser.add_argument("--items", type=int, default=50_000)
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0, 8.0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("populations", nargs="*", default=[*POPULATIONS])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 4.0])
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     asked = parser.parse_args()
-    told = population(999, TESTED, asked.items)
-    likes = float(np.mean(told.targets if told.targets is not None else 0))
-    constant = -likes * math.log(likes) - (1 - likes) * math.log(1 - likes)
-    print(f"{asked.users} users of {HELD} of {asked.items} items; log loss of the best constant {constant:.4f}")
-    for epsilon, (which, more) in product([math.inf, *asked.epsilons], CHOICES.items()):
-        if math.isinf(epsilon) and which != "all":
-            continue
-        best = math.inf
-        for step in STEPS:
-            losses = []
-            for seed in range(asked.seeds):
-                settings = {"embedding_rows": which, "learning_rate": step, **more}
-                problem, x = trained(population(seed, asked.users, asked.items), asked.items, epsilon, seed, **settings)
-                losses.append(float(np.mean(problem.metrics(x, told)["test_loss"])))
-            best = min(best, float(np.mean(losses)))
-        print(f"epsilon {epsilon:g}, {which}: {best:.4f}", flush=True)
+    for name in asked.populations:
+        rows = pd.DataFrame(measured(name, asked.epsilons, asked.seeds))
+        print(rows.groupby(["epsilon", "rows", "step"], dropna=False)["loss"].mean().unstack().round(4), flush=True)
+        before = pd.read_csv(RESULTS) if RESULTS.is_file() else rows.head(0)
+        both = pd.concat([before[before["population"] != name], rows], ignore_index=True)
+        both.to_csv(RESULTS, index=False, float_format="%.6g", lineterminator="\n")
 
 
 if __name__ == "__main__":
