@@ -126,6 +126,8 @@ def test_a_row_gets_the_probability_of_an_event_by_the_end_of_the_last_period():
     np.testing.assert_allclose(told["probability"], chances, atol=0.12)
     assert told["prediction"].tolist() == [0.0, 1.0]
     np.testing.assert_array_equal(model.predict(asked)["probability"], told["probability"])
+    lacking = model.predict(pd.DataFrame({"age": [25.0, np.nan, 75.0]}))["probability"]
+    np.testing.assert_array_equal(lacking, [told["probability"][0], np.nan, told["probability"][1]])
 
 
 def test_there_is_no_form_in_onnx_and_no_other_loss(tmp_path):
