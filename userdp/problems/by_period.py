@@ -105,7 +105,7 @@ class ByPeriod(LinearScores, OneScore):
         for level in x[self.periods]:
             left *= 1 - self.family.predictions(scores[whole] + level)["probability"]
         found["probability"][whole], found["prediction"][whole] = 1 - left, left < 0.5
-        kept = at_risk if block.usable is None else at_risk | ~block.usable  # a caller tells these apart by their places
+        kept = at_risk if block.usable is None else at_risk | ~block.usable  # which a caller knows by their places
         return {name: each[kept] for name, each in found.items()}
 
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
