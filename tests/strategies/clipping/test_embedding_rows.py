@@ -218,6 +218,9 @@ REFUSED = {
     "without tables, compared": ({"rows_per_user": 3}, {}, "has no nn.Embedding"),
     "masked, found": ({"embedding_rows": "found"}, {"trust": "sum"}, "masked sums have all rows"),
     "masked, chosen": ({"embedding_rows": "each_round"}, {"trust": "sum"}, "masked sums have all rows"),
+    "masked, compared": ({"rows_per_user": 3}, {"trust": "sum"}, "rows_per_user = 3: all rows of embeddings train"),
+    "nothing found": ({"finding_rounds": 2}, {}, "finding_rounds = 2: all rows of embeddings train"),
+    "nothing counted": ({"count_share": 0.5}, {}, "count_share = 0.5: all rows of embeddings train"),
     "all rounds find": ({"embedding_rows": "found", "finding_rounds": 3}, {}, "leaves none of strategy.rounds = 3"),
     "corrected": (
         {"embedding_rows": "each_round", "server_optimiser": "adam", "noise_corrected": True},
