@@ -30,7 +30,8 @@ from userdp.problems.embeddings import Tables
 
 
 def listed(users, **options):
-    return make(DPFedSGD, Listed(), users, epsilon=2.0, delta=1e-4, **{"rounds": 3, "false_rows": 0.2} | options)
+    chosen = {} if options.get("embedding_rows", "all") == "all" else {"false_rows": 0.2}
+    return make(DPFedSGD, Listed(), users, epsilon=2.0, delta=1e-4, **{"rounds": 3, **chosen} | options)
 
 
 EVERYBODY = range(len(SENT))
