@@ -7,7 +7,7 @@ import pytest
 from userdp.data import read_table
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems import Cloglog, Logistic
+from userdp.problems import Cloglog, Logistic, Poisson
 from userdp.problems.registry import PROBLEMS
 
 EDGES = [0.0, 1.0, 2.0, 3.0]
@@ -132,6 +132,14 @@ def test_what_is_not_at_risk_adds_nothing_to_losses_metrics_and_predictions():
     assert told[0] == pytest.approx(1 - np.exp(-np.exp(scores).sum()))
 
 
+@pytest.mark.parametrize(("died", "kind"), [("yes", "nobody has the event"), (np.nan, "no cell with a value")])
+def test_events_that_are_in_no_cell_are_told_to_whoever_holds_the_data(died, kind):
+    """Such as yes, where 1 means that the event happened."""
+    told = loaded([("a", 0.5, died, 30), ("b", 2.5, died, 40)]).report.nothing_usable
+    assert any(kind in sentence and "'died'" in sentence for sentence in told)
+    assert not loaded([("a", 0.5, 1, 30), ("b", 2.5, 0, 40)]).report.nothing_usable
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -159,3 +167,10 @@ def test_a_bound_that_would_shrink_the_columns_of_periods_is_refused(bound):
 def test_a_ridge_is_refused():
     with pytest.raises(BadInput, match="a level for each period, which a ridge would move"):
         Cloglog(5, np.inf, 5.0, ridge=0.1).by_period(1, 4)
+
+
+def test_where_nobody_or_everybody_has_the_event_the_best_constant_lies_at_the_end_of_the_domain():
+    """Held-out people may be so, and a run that measures its model there goes on."""
+    problem = Cloglog(5, np.inf, 5.0).by_period(1, 4)
+    assert [problem.constant_model(np.array([mean, 0.5]))[-1] for mean in (0.0, 0.5)] == [-5.0, 5.0]
+    assert Poisson(3, np.inf, 5.0, count_bound=9.0, intercept=True).constant_model(np.zeros(1))[-1] == -5.0
