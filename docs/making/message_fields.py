@@ -59,6 +59,7 @@ _TABLE: Mapping[tuple[str, str], Mapping[str, tuple[Knowledge, str]]] = {
         "computation.clip_norm": ("noised", "l2 clip: planned, or moved by released values"),
         "computation.l1_norm": ("noised", "l1 clip of the same"),
         "computation.separate": ("public", "whether users are computed one by one, for secure noise"),
+        "computation.counted": ("public", "whether a masked sum counts users whose row is not finite"),
         "computation.lengths": ("public", "whether lengths before the clip are wanted; on one machine alone"),
         "computation.statistic": ("public", "a number of each user that is wanted beside the row"),
         "computation.noise.deviation": ("public", "standard deviation of the noise that each user adds itself"),

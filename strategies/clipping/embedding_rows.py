@@ -205,8 +205,8 @@ def row_rounds(given: Given, options: RowOptions, gradient: Computation, rate: f
     ``rate`` is the default step. Raises `BadInput`: the module has no table, sums are masked, all rounds count, the
     noise of a row is not known where it is to be taken off, or a setting is of no choice and no comparison.
     """
-    if options.embedding_rows == "all" and (options.rows_per_user is None or given.privacy.trust == "sum"):
-        for name in ("finding_rounds", "count_share", "false_rows", "rows_per_user"):
+    if options.embedding_rows == "all" and (options.max_rows is None or given.privacy.trust == "sum"):
+        for name in ("finding_rounds", "count_share", "false_rows", "max_rows"):
             if (value := getattr(options, name)) != RowOptions.model_fields[name].default:
                 raise BadInput(
                     f"strategy.{name} = {value}: all rows of embeddings train, and none are chosen; set embedding_rows "
@@ -224,7 +224,7 @@ def _tables(given: Given, options: RowOptions) -> Tables:
     if tables is None:
         raise BadInput(
             f"{which}: problem.kind = {given.problem.name!r} has no nn.Embedding or nn.EmbeddingBag that trains; leave "
-            "embedding_rows and rows_per_user out"
+            "embedding_rows and max_rows out"
         )
     if options.embedding_rows != "all" and given.privacy.trust == "sum":
         raise BadInput(
@@ -276,7 +276,7 @@ class _Rows:
 
     def noise(self, which: Which) -> float:
         """Bound the expected l2 norm of a training round's noise, from public numbers."""
-        per_user = min(self.options.rows_per_user or self.tables.rows, self.tables.rows)
+        per_user = min(self.options.max_rows or self.tables.rows, self.tables.rows)
         entries = float(self.tables.entries)
         if which != "all":
             entries = min(entries, self.tables.widest * self.counts(which).expected_rows(per_user))

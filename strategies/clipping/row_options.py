@@ -35,5 +35,5 @@ class RowOptions(ClippedOptions):
     count_share: float = Field(0.1, gt=0, lt=1)
     """Share of a round's budget that counts take, for embedding_rows = 'each_round'."""
     false_rows: float = Field(0.01, gt=0, lt=0.5, description="Share of untouched rows that pass the threshold.")
-    rows_per_user: int | None = Field(None, ge=1)
+    max_rows: int | None = Field(None, ge=1)
     """Most rows that a user touches, for the plan's comparison of noise alone; all of them if not given."""

@@ -16,7 +16,8 @@ Formal guarantees:
     loses nothing. (3) Batches. Users share a call only if a sample's result does not change with other samples of the
     call: on made-up samples bit for bit, for losses also beside far larger ones, and with the size of the call by
     rounding alone. Under `torch.func.vmap` a
-    user shares a call with padding, which repeats one of its own samples at weight zero. A module that takes users side
+    user shares a call with padding, which repeats one of its own samples at weight zero; what torch's rules for it get
+    wrong is mended (`userdp.neural.kernels.padding`). A module that takes users side
     by side (`userdp.neural.shared`) computes all their samples in one call, each by its own user's parameters. Losses
     of several users that changed the copy are computed again, user by user. Assumptions, about behaviour for some data
     that never shows on made-up samples: the module keeps things in itself (not in globals, files or closures), and

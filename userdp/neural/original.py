@@ -25,6 +25,7 @@ from userdp.neural.habits import MADE_UP, PROCESSOR, Habits, first_line, habits
 from userdp.neural.isolation import Copies, Pair, as_trained
 from userdp.neural.kernels.exact import Exact, is_exact
 from userdp.neural.kernels.layers import Kernels, Kind, with_way_back
+from userdp.neural.kernels.padding import OwnPadding
 from userdp.neural.losses import SampleLoss
 from userdp.neural.samples import Samples
 from userdp.neural.shared import SharedModule
@@ -188,7 +189,8 @@ class Original:
         if self._shared is not None and self._shared.side_by_side:
             joined = inputs.flatten(0, 1), targets.flatten(0, 1), weights.flatten()
             return self.loss(pair, models, *joined)
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention compute one user at a time
+        own = OwnPadding() if self._pads else nullcontext()
+        with own, sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention compute one user at a time
             return vmap(partial(self.loss, pair))(models, inputs, targets, weights).sum()
 
     def tried(self, block: Block) -> tuple[Tensor, Tensor]:
@@ -227,6 +229,7 @@ class Original:
     def try_out(self) -> None:
         """Find the module's habits; `BadInput` if it carries something from one user to the next."""
         with computing(PROCESSOR), own_randomness(PROCESSOR):
+            self._look_for_padding()
             self._check_numbers()
             mixed = self._shared is not None and self._shared.mixed
             self.in_training = habits(self.copy, self._trial, self._gradient, by_sample=False, mixed=mixed)
@@ -234,6 +237,14 @@ class Original:
             self.in_evaluation = habits(still, self._trial, self._measured, by_sample=True, mixed=mixed)
             if self._shared is not None and self._shared.adapts:
                 self._check_moves()
+
+    def _look_for_padding(self) -> None:
+        """Note whether the module looks up an embedding with padding, for which `vmap` has no rule."""
+        inputs, _ = self._trial.tensors(self._trial.corners(), np.arange(2))
+        look = OwnPadding()
+        with torch.no_grad(), suppress(Exception), look:  # `habits` tells of a module that fails
+            self.copy().module(inputs)
+        self._pads = look.padded
 
     def _check_numbers(self) -> None:
         """Refuse (`BadInput`) a loss that is NaN for all made-up samples, before any is spent: users would be zero.

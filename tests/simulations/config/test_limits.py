@@ -29,12 +29,13 @@ LIMITS = {
     "test_users nodes",
     ">= 1": "users all_users samples samples_max samples_per_user min_samples max_samples dimension outputs rank "
     "window buckets Categorical.levels sparsity rounds epochs steps cohort participations local_steps local_batch "
-    "local_epochs most_levels evaluate_every users_per_node workers repeats TorchSettings.memory",
+    "local_epochs most_levels finding_rounds max_rows evaluate_every users_per_node workers repeats "
+    "TorchSettings.memory",
     ">= 0, < 1": "delta colluding max_missing test_fraction outliers momentum second_moment local_momentum ema_decay "
     "coefficients",
-    "> 0, < 1": "failure",
+    "> 0, < 1": "failure count_share",
     "> 0, < 0.25": "share",
-    "> 0, < 0.5": "surplus",
+    "> 0, < 0.5": "surplus false_rows",
     ">= 0, <= 1": "quantile shrink gpus_per_actor",
     ">= 1, <= 5": "radius_factor",
     ">= 1, <= 32": "LocalizedWeighting.phases",

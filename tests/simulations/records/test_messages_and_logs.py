@@ -102,6 +102,7 @@ COMPUTATIONS = (
         1.0,
         statistic="unclipped",
         masked=MaskedSum(IntegerGrid(-40), 1.0, 3, 1, (bytes(32),), weight=0.5),
+        counted=True,
     ),
     Computation("user_gradient", clip_norm=1.0, lengths=True, coordinates=Coordinates(np.zeros(2), np.eye(2))),
 )

@@ -193,7 +193,7 @@ def test_no_more_rows_pass_on_average_than_the_plan_says(held):
 
 def test_a_plan_tells_the_noise_of_each_choice_and_names_the_least():
     def told(**options):
-        return problem_plan(rows_per_user=5, rounds=5, **options)
+        return problem_plan(max_rows=5, rounds=5, **options)
 
     many, few = told(users=2000), told(users=20)
     assert many["table_rows"] == 3000
@@ -216,10 +216,10 @@ def test_without_a_declaration_a_plan_says_nothing_of_rows():
 
 REFUSED = {
     "without tables": ({"embedding_rows": "found"}, {}, "has no nn.Embedding"),
-    "without tables, compared": ({"rows_per_user": 3}, {}, "has no nn.Embedding"),
+    "without tables, compared": ({"max_rows": 3}, {}, "has no nn.Embedding"),
     "masked, found": ({"embedding_rows": "found"}, {"trust": "sum"}, "masked sums have all rows"),
     "masked, chosen": ({"embedding_rows": "each_round"}, {"trust": "sum"}, "masked sums have all rows"),
-    "masked, compared": ({"rows_per_user": 3}, {"trust": "sum"}, "rows_per_user = 3: all rows of embeddings train"),
+    "masked, compared": ({"max_rows": 3}, {"trust": "sum"}, "max_rows = 3: all rows of embeddings train"),
     "nothing found": ({"finding_rounds": 2}, {}, "finding_rounds = 2: all rows of embeddings train"),
     "nothing counted": ({"count_share": 0.5}, {}, "count_share = 0.5: all rows of embeddings train"),
     "all rounds find": ({"embedding_rows": "found", "finding_rounds": 3}, {}, "leaves none of strategy.rounds = 3"),
