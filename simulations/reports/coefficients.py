@@ -16,6 +16,7 @@ NONE_RELEASED = (
     "For standard errors train with strategy.coefficients = 0.5, which sets half of the budget aside for them."
 )
 _MOST, _LEAST, _NAMED = 40, 1.6, 10  # Bars of a plot; inches of one of few bars; names of those without a bar
+_LARGEST_LOG = 700.0  # Of a ratio that is shown; beyond 709 there is no ``exp``
 
 
 def coefficient_cells(rows: Rows) -> list[tuple[str, str, str, str, str]]:
@@ -35,8 +36,10 @@ def coefficient_cells(rows: Rows) -> list[tuple[str, str, str, str, str]]:
 
 
 def _ratios(row: dict[str, Any], logs: list[float], told: str = "") -> str:
-    """Return these logarithms as ratios, if the coefficient's ``exp`` is one."""
-    return f" ({told}{' to '.join(shown(math.exp(one), 3) for one in logs)})" if ratio_of(row) else ""
+    """Return these logarithms as ratios, if the coefficient's ``exp`` is one and a number, which units may prevent."""
+    if not ratio_of(row) or max(logs) > _LARGEST_LOG:
+        return ""
+    return f" ({told}{' to '.join(shown(math.exp(one), 3) for one in logs)})"
 
 
 def show_coefficients(rows: Rows, console: Console) -> None:

@@ -202,10 +202,16 @@ class ChoosingScheme(Scheme):
 def row_rounds(given: Given, options: RowOptions, gradient: Computation, rate: float) -> Scheme:
     """Return rounds that follow the noisy mean of clipped gradients in the rows that the settings name.
 
-    ``rate`` is the default step. Raises `BadInput`: the module has no table, sums are masked, all rounds count, or the
-    noise of a row is not known where it is to be taken off.
+    ``rate`` is the default step. Raises `BadInput`: the module has no table, sums are masked, all rounds count, the
+    noise of a row is not known where it is to be taken off, or a setting is of no choice and no comparison.
     """
     if options.embedding_rows == "all" and (options.max_rows is None or given.privacy.trust == "sum"):
+        for name in ("finding_rounds", "count_share", "false_rows", "max_rows"):
+            if (value := getattr(options, name)) != RowOptions.model_fields[name].default:
+                raise BadInput(
+                    f"strategy.{name} = {value}: all rows of embeddings train, and none are chosen; set embedding_rows "
+                    f"= 'found' or 'each_round' without masked sums, or leave {name} out"
+                )
         return clipped_rounds(given, options, gradient, rate)
     made = _Rows(given, options, gradient, rate, _tables(given, options), options.sampler(given))
     return {"all": made.all, "found": made.found, "each_round": made.each_round}[options.embedding_rows]()

@@ -118,6 +118,14 @@ def test_print_and_report_say_which_ratio_a_coefficient_is(problem, ratio, capsy
     assert ratio in capsys.readouterr().out
 
 
+def test_a_ratio_that_is_no_number_in_the_columns_unit_is_left_out():
+    row = {"coefficient": "x", "unit": "log hazard ratio per 1 of x", "standard_error": 1.0}
+    near, far = ({**row, "estimate": at, "interval": [at - 2, at + 2]} for at in (0.0, 1e6))
+    cells = coefficient_cells([near, far])
+    assert (cells[0][2], cells[0][4]) == ("0 (hazard ratio 1)", "-2 to 2 (0.135 to 7.39)")
+    assert not any("(" in cell for cell in cells[1])
+
+
 def test_a_row_gets_the_probability_of_an_event_by_the_end_of_the_last_period():
     model = trained()
     asked = pd.DataFrame({"age": [25.0, 75.0]})
@@ -126,6 +134,8 @@ def test_a_row_gets_the_probability_of_an_event_by_the_end_of_the_last_period():
     np.testing.assert_allclose(told["probability"], chances, atol=0.12)
     assert told["prediction"].tolist() == [0.0, 1.0]
     np.testing.assert_array_equal(model.predict(asked)["probability"], told["probability"])
+    lacking = model.predict(pd.DataFrame({"age": [25.0, np.nan, 75.0]}))["probability"]
+    np.testing.assert_array_equal(lacking, [told["probability"][0], np.nan, told["probability"][1]])
 
 
 def test_there_is_no_form_in_onnx_and_no_other_loss(tmp_path):

@@ -237,6 +237,18 @@ class Powers:
         return (outputs[:, 0] - targets) ** self.power
 
 
+class Slot:
+    __slots__ = ("held",)
+
+
+class Slotted(Slot):
+    """Holds one thing in a slot, and others as attributes."""
+
+    def __init__(self, held, **others):
+        self.held = held
+        vars(self).update(others)
+
+
 def bent(function):
     module = seeded()
     module.bend = function
@@ -277,6 +289,7 @@ def with_attribute():
         ("loss", passing(called(-1).__call__), [passing(called(1).__call__)]),
         ("loss", with_factor(memoryview(b"one")), [with_factor(memoryview(b"two")), with_factor(b"one")]),
         ("module", bent(closed(2)), [bent(closed(4)), bent(nn.functional.relu)]),
+        ("module", bent(Slotted(2)), [bent(Slotted(3)), bent(Slotted(3, other=1)), bent(Slotted(2, other=1))]),
         ("loss", nn.BCEWithLogitsLoss(reduction="none"), [nn.BCEWithLogitsLoss(reduction="sum")]),
     ],
 )
@@ -291,6 +304,9 @@ def test_what_has_no_value_has_no_name(kind, make):
         place_of(with_factor(make()), "loss")
     with pytest.raises(BadInput, match=f"problem.module holds a {kind}, whose value cannot be read"):
         place_of(partial(without_use, make()), "module")
+    for others in ({}, {"other": 1}):
+        with pytest.raises(BadInput, match=r"problem\.loss holds a Slotted, whose value cannot be read"):
+            place_of(with_factor(Slotted(make(), **others)), "loss")
 
 
 @pytest.mark.parametrize(

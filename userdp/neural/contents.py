@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -82,8 +82,14 @@ def _value(thing: Any) -> Any:  # noqa: PLR0911  (one line a kind)
         return type(thing).__name__, repr(thing)
     if isinstance(thing, _BY_NAME):
         return getattr(thing, "__qualname__", "")
-    parts = sum(1 for _ in _parts(thing))
+    parts = 0 if _slotted(thing) else sum(1 for _ in _parts(thing))
     return type(thing).__qualname__, parts, None if parts else _pickled(thing)
+
+
+def _slotted(thing: Any) -> bool:
+    """Return whether a thing has values in slots, which are no parts of it."""
+    kinds = (vars(kind) for kind in type(thing).__mro__)
+    return any(isinstance(one, MemberDescriptorType) for own in kinds if "__slots__" in own for one in own.values())
 
 
 def _bits(tensor: Tensor) -> bytes | str:
@@ -99,7 +105,8 @@ def _pickled(thing: Any) -> bytes | None:
     try:
         return pickle.dumps(thing)
     except Exception:  # any error of the object
-        return b"" if hasattr(thing, "__dict__") else None  # whose attributes are all that there is
+        # Attributes are all that there is, but for slots.
+        return b"" if hasattr(thing, "__dict__") and not _slotted(thing) else None
 
 
 def described(root: Any) -> dict[Path, Any]:

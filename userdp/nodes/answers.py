@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
-from userdp.nodes.moments import triangle
+from userdp.nodes.moments import by_period, triangle
 from userdp.problems.base import Problem
 from userdp.problems.linear_scores import QUIET
 
@@ -198,6 +198,8 @@ def _observed(problem: Problem, block: Block) -> Array:
 def _differences(problem: Problem, predicted: Mapping[str, Array], block: Block, width: float) -> Array:
     gaps = predicted.get("probability", predicted["prediction"]) - _observed(problem, block)
     owners, share = _owners(problem, block)
+    if by_period(problem) is not None:  # a person's own average depends on the outcome, and is not zero at the truth
+        share = 1.0 / block.sizes[owners]
     return np.asarray(np.bincount(owners, share * np.clip(gaps, -width, width), minlength=block.users), dtype=float)
 
 

@@ -86,16 +86,16 @@ def moment_size(problem: Problem, x: Vector, block: Block, low: float, high: flo
 
     By period, of the geometric mean of its samples' `followed_sizes`.
     """
-    sizes, model = np.zeros(block.users), by_period(problem)
+    model = by_period(problem)
     if model is None:
-        sizes = _sizes(problem, block, scales)
-    else:
-        for users, part, features in float64_parts(block):
-            at_risk = features[:, -1] > 0
-            logs = np.where(at_risk, np.log(model.followed_sizes(features, np.diag(1 / scales))), 0.0)
-            counts = np.add.reduceat(at_risk, part.offsets[:-1], dtype=np.float64)
-            sizes[users] = np.exp(np.add.reduceat(logs, part.offsets[:-1]) / np.maximum(counts, 1))
-    return held_log(sizes, low, high)[:, None]
+        return held_log(_sizes(problem, block, scales), low, high)[:, None]
+    sums, counts = np.zeros((2, block.users))
+    for users, part, features in float64_parts(block):
+        at_risk = features[:, -1] > 0
+        logs = np.where(at_risk, np.log(model.followed_sizes(features, np.diag(1 / scales))), 0.0)
+        sums[users] += np.add.reduceat(logs, part.offsets[:-1])
+        counts[users] += np.add.reduceat(at_risk, part.offsets[:-1], dtype=np.float64)
+    return held_log(np.exp(sums / np.maximum(counts, 1)), low, high)[:, None]
 
 
 def second_moments(problem: Problem, x: Vector, block: Block, scales: Vector, size: float = math.inf) -> Rows:

@@ -95,7 +95,7 @@ class ByPeriod(LinearScores, OneScore):
         return averaged(sums, 0.0, x, block)
 
     def predict(self, x: Vector, block: Block) -> dict[str, Array]:
-        """See `Problem.predict`; by period of samples at risk alone, and of those without a period over all periods."""
+        """See `Problem.predict`; by period of samples at risk, over all periods of those without one, or unusable."""
         found = super().predict(x, block)
         if self.periods is None:
             return found
@@ -105,7 +105,8 @@ class ByPeriod(LinearScores, OneScore):
         for level in x[self.periods]:
             left *= 1 - self.family.predictions(scores[whole] + level)["probability"]
         found["probability"][whole], found["prediction"][whole] = 1 - left, left < 0.5
-        return {name: each[at_risk] for name, each in found.items()}
+        kept = at_risk if block.usable is None else at_risk | ~block.usable  # which a caller knows by their places
+        return {name: each[kept] for name, each in found.items()}
 
     def constant_metrics(self, mean: Vector, block: Block) -> dict[str, Array]:
         """See `Problem.constant_metrics`; by period of the constant hazard."""

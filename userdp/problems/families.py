@@ -213,8 +213,9 @@ class CloglogFamily(Family):
         return {"prediction": (scores > _EVEN).astype(np.float64), "probability": -np.expm1(-np.exp(scores))}
 
     def score_of(self, mean: float) -> float:
-        """Return ``log(-log(1 - mean))``."""
-        return math.log(-math.log1p(-mean))
+        """Return ``log(-log(1 - mean))``, infinite at the ends."""
+        with np.errstate(divide="ignore"):
+            return float(np.log(-np.log1p(-mean)))
 
     def curvature_at(self, mean: float) -> float:
         """Return the mean curvature over targets with that mean."""
@@ -331,8 +332,8 @@ class PoissonFamily(Family):
         return {"prediction": np.exp(scores)}
 
     def score_of(self, mean: float) -> float:
-        """Return the logarithm of the mean."""
-        return math.log(mean)
+        """Return the logarithm of the mean, infinite for zero."""
+        return math.log(mean) if mean else -math.inf
 
     def curvature_at(self, mean: float) -> float:
         """Return the mean."""

@@ -193,7 +193,15 @@ class GeneralisedLinearSettings(LossSettings):
                 f"{shape.columns} codes a sample: use problem.kind = 'torch', or declare data.features"
             )
         problem = super().build(shape, seed)
-        return problem if shape.periods is None else cast(ByPeriod, problem).by_period(*shape.periods)
+        if shape.periods is None:
+            return problem
+        for name in ("feature_norm", "feature_bound"):
+            if math.isfinite(value := getattr(self, name) or math.inf):
+                raise BadInput(
+                    f"problem.{name} = {value:g}: it would shrink the columns of data.survival's periods, too; leave "
+                    "it out, and declare narrower data.ranges"
+                )
+        return cast(ByPeriod, problem).by_period(*shape.periods)
 
     def _arguments(self, shape: Shape) -> dict[str, Any]:
         intercept = self.intercept and shape.periods is None

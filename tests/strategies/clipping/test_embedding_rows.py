@@ -30,7 +30,8 @@ from userdp.problems.embeddings import Tables
 
 
 def listed(users, **options):
-    return make(DPFedSGD, Listed(), users, epsilon=2.0, delta=1e-4, **{"rounds": 3, "false_rows": 0.2} | options)
+    chosen = {} if options.get("embedding_rows", "all") == "all" else {"false_rows": 0.2}
+    return make(DPFedSGD, Listed(), users, epsilon=2.0, delta=1e-4, **{"rounds": 3, **chosen} | options)
 
 
 EVERYBODY = range(len(SENT))
@@ -218,6 +219,9 @@ REFUSED = {
     "without tables, compared": ({"max_rows": 3}, {}, "has no nn.Embedding"),
     "masked, found": ({"embedding_rows": "found"}, {"trust": "sum"}, "masked sums have all rows"),
     "masked, chosen": ({"embedding_rows": "each_round"}, {"trust": "sum"}, "masked sums have all rows"),
+    "masked, compared": ({"max_rows": 3}, {"trust": "sum"}, "max_rows = 3: all rows of embeddings train"),
+    "nothing found": ({"finding_rounds": 2}, {}, "finding_rounds = 2: all rows of embeddings train"),
+    "nothing counted": ({"count_share": 0.5}, {}, "count_share = 0.5: all rows of embeddings train"),
     "all rounds find": ({"embedding_rows": "found", "finding_rounds": 3}, {}, "leaves none of strategy.rounds = 3"),
     "corrected": (
         {"embedding_rows": "each_round", "server_optimiser": "adam", "noise_corrected": True},

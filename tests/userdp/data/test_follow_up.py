@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 
 from userdp.data import read_table
+from userdp.data.shape import Shape
 from userdp.errors import BadInput
-from userdp.problems import Cloglog, Logistic
+from userdp.problems import Cloglog, Logistic, Poisson
+from userdp.problems.registry import PROBLEMS
 
 EDGES = [0.0, 1.0, 2.0, 3.0]
 OPTIONS = {"user": "who", "features": ["age"], "ranges": {"age": [0, 100]}}
@@ -47,6 +49,17 @@ def test_of_several_rows_the_features_at_a_period_start_count():
     )
     assert periods(late, "a") == ([-1, 0, 1], [30, 40])
     assert periods(late, "b") == ([0, -1, 0], [20, 25])
+
+
+def test_a_row_that_ends_at_the_first_edge_hides_no_later_one_and_who_leaves_before_is_not_at_risk():
+    followed = loaded([("a", 0.0, 0, 30), ("a", 2.5, 1, 40), ("b", 0.0, 1, 20)])
+    assert periods(followed, "a") == ([0, 0, 1], [40, 40, 40])
+    assert periods(followed, "b") == ([1, -1, -1], [20])
+    late = {"form": {"periods": [1.0, 2.0, 3.0, 4.0]}}
+    table = loaded([("a", 0.5, 0, 30), ("a", 2.5, 1, 40), ("left", 0.5, 1, 20), ("stays", 9.0, 0, 50)], **late)
+    assert periods(table, "a") == ([0, 1, -1], [40, 40])
+    assert periods(table, "stays") == ([0, 0, 0], [50, 50, 50])
+    assert np.isnan(table.federation.block(np.array([list(table.labels).index("left")])).features).all()
 
 
 def test_an_event_ends_a_person_and_unusable_rows_count_for_nothing():
@@ -119,6 +132,14 @@ def test_what_is_not_at_risk_adds_nothing_to_losses_metrics_and_predictions():
     assert told[0] == pytest.approx(1 - np.exp(-np.exp(scores).sum()))
 
 
+@pytest.mark.parametrize(("died", "kind"), [("yes", "nobody has the event"), (np.nan, "no cell with a value")])
+def test_events_that_are_in_no_cell_are_told_to_whoever_holds_the_data(died, kind):
+    """Such as yes, where 1 means that the event happened."""
+    told = loaded([("a", 0.5, died, 30), ("b", 2.5, died, 40)]).report.nothing_usable
+    assert any(kind in sentence and "'died'" in sentence for sentence in told)
+    assert not loaded([("a", 0.5, 1, 30), ("b", 2.5, 0, 40)]).report.nothing_usable
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
@@ -134,6 +155,22 @@ def test_declarations_that_do_not_fit_are_refused(more, told):
         loaded([("a", 0.5, 1, 30)], **more)
 
 
+@pytest.mark.parametrize("bound", ["feature_norm", "feature_bound"])
+def test_a_bound_that_would_shrink_the_columns_of_periods_is_refused(bound):
+    shape = Shape(5, has_target=True, bound=1.0, feature_norm=3.0, target_range=(0.0, 1.0), periods=(1, 4))
+    kind = PROBLEMS["cloglog"]
+    assert kind.model_validate({"kind": "cloglog", bound: np.inf}).build(shape, 0).hazards == 3
+    with pytest.raises(BadInput, match=f"problem.{bound} = 2: it would shrink the columns of data.survival's periods"):
+        kind.model_validate({"kind": "cloglog", bound: 2.0}).build(shape, 0)
+
+
 def test_a_ridge_is_refused():
     with pytest.raises(BadInput, match="a level for each period, which a ridge would move"):
         Cloglog(5, np.inf, 5.0, ridge=0.1).by_period(1, 4)
+
+
+def test_where_nobody_or_everybody_has_the_event_the_best_constant_lies_at_the_end_of_the_domain():
+    """Held-out people may be so, and a run that measures its model there goes on."""
+    problem = Cloglog(5, np.inf, 5.0).by_period(1, 4)
+    assert [problem.constant_model(np.array([mean, 0.5]))[-1] for mean in (0.0, 0.5)] == [-5.0, 5.0]
+    assert Poisson(3, np.inf, 5.0, count_bound=9.0, intercept=True).constant_model(np.zeros(1))[-1] == -5.0

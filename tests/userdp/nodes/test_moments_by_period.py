@@ -7,8 +7,10 @@ import pytest
 from hazard_cases import KINDS, PERIODS, problem_of, rows_of
 
 from userdp.data.block import Block
+from userdp.nodes.answers import answers
 from userdp.nodes.influence import user_curvature, weighted_slope
 from userdp.nodes.moments import events_and_time, moment_size, second_moments, symmetric, weighted_gradient
+from userdp.problems import segments
 
 
 @pytest.mark.parametrize("periods", [1, 2, 5])
@@ -25,6 +27,31 @@ def test_events_and_time_move_a_sum_by_no_more_than_a_mean_target_alone(periods)
     assert np.linalg.norm(rows, axis=1).max() <= 0.5 + 1e-12
     apart = np.linalg.norm(rows[:, None] - rows, axis=2).max()
     assert apart <= 1 + 1e-12
+
+
+def test_held_out_people_answer_no_difference_where_the_model_is_right():
+    """At the true hazard the mean of own averages would be far from zero; five standard errors."""
+    people, hazard = 20_000, 0.25
+    first = np.random.default_rng(2).geometric(hazard, people)
+    rows = rows_of(np.zeros((people, 2)), np.minimum(first, PERIODS)).astype(np.float32)
+    events = (np.arange(1, PERIODS + 1) == first[:, None]).ravel().astype(np.float32)
+    block, problem = Block(rows, np.arange(people + 1) * PERIODS, events), problem_of("cloglog")
+    x = problem.constant_model(np.array([hazard, 1.0]))
+    asked = {"limit": 2.0, "width": 1.0, "weight": 1.0, "asked": np.array([0.0, 1.0, 0.0]), "reference": x}
+    differences = 2 * answers(problem, x, block, **asked)[:, 2]
+    assert abs(differences.mean()) < 5 * differences.std() / np.sqrt(people)
+
+
+def test_the_size_of_a_user_who_is_read_in_pieces_is_that_of_all_its_samples(monkeypatch):
+    rng, periods = np.random.default_rng(1), 12
+    problem = problem_of("logistic", 2, periods)
+    rows = rows_of(rng.uniform(-1, 1, (3, 2)), np.array([12, 7, 2]), periods).astype(np.float32)
+    rows[:, :2] *= np.linspace(0.1, 1, len(rows))[:, None]
+    block = Block(rows, np.arange(4) * periods, np.zeros(len(rows), np.float32))
+    asked = problem, problem.initial(), block, 1e-3, 1e3, np.ones(problem.dimension)
+    whole = moment_size(*asked)
+    monkeypatch.setattr(segments, "CHUNK_BYTES", 5 * rows[0].nbytes)
+    np.testing.assert_allclose(moment_size(*asked), whole, rtol=1e-12)
 
 
 def test_weights_do_not_depend_on_how_long_a_person_is_at_risk():

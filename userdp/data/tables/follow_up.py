@@ -54,15 +54,16 @@ class FollowUp(Section):
 
         Rows (N,): owners 0..U-1, begin and end, and 1 for an event, 0 for none, -1 for a row that is left out, like one
         without a time. A user is at risk in period k if a row begins at its start or before and ends after it, and no
-        event came before; of several such rows the last to begin counts, and of these the last in the file.
+        event came before; of several such rows the last to begin counts, and of these the last in the file. Without
+        ``begin`` a row may also end at the first edge, as whoever has the event on the first day.
         """
         first, count = self.periods[0], int(owner.max()) + 1
         usable = np.flatnonzero((happened >= 0) & np.isfinite(time) & (True if begin is None else np.isfinite(begin)))
-        if begin is None:  # whoever's time is no later than the first edge is at risk in the first period
-            time = np.maximum(time, np.nextafter(first, np.inf))
+        if begin is None:
             usable = usable[np.lexsort((time[usable], owner[usable]))]
             follows = np.append(False, owner[usable][1:] == owner[usable][:-1])
             starts = np.where(follows, np.roll(time[usable], 1), -np.inf)
+            time = np.where(time == first, np.nextafter(first, np.inf), time)
         else:
             usable = usable[np.lexsort((begin[usable], owner[usable]))]
             starts = begin[usable]

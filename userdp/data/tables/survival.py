@@ -10,7 +10,7 @@ from userdp.data.coefficients import CoefficientMap
 from userdp.data.tables.cells import Rows, cell_text
 from userdp.data.tables.declaration import Declaration
 from userdp.data.tables.numeric import Numeric
-from userdp.data.tables.unusable import Counts
+from userdp.data.tables.unusable import MISSING, NOT_POSITIVE, Counts
 from userdp.errors import BadInput
 
 Integers = NDArray[np.int64]
@@ -94,6 +94,8 @@ class Periods:
             if column is not None:
                 counts.note_kind(column, table.kinds.get(column))
                 counts.unusable[column] = int(np.count_nonzero(np.isnan(table.numbers[column])))
+        other = NOT_POSITIVE if any(event.distinct) else MISSING
+        counts.note_kind(form.event, None if wanted and wanted in event.distinct else other)
         counts.unusable[form.event] = int(np.count_nonzero(meanings < 0))
         self._row, self._event = form.at_risk(owner, begin, time, meanings)
         self.sizes: Integers = np.full(len(self._row), form.count)

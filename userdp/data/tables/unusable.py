@@ -186,8 +186,10 @@ def _sentence(declared: "Declaration", dates: Mapping[str, str | None], column: 
     if kind == NO_LEVEL:
         return f"{role} {column!r} has no cell with a declared level: check their spelling, and that of the cells"
     if kind == NOT_POSITIVE:
-        told = f"positive = {declared.positive!r} is in no cell of the target {column!r}"
-        return f"{told}, so all of them count as 0: check its spelling"
+        told = f"positive = {declared.positive!r} is in no cell of the target {column!r}, so all of them count as 0"
+        if (form := declared.survival) is not None:
+            told = f"survival.happened = {form.happened!r} is in no cell of {column!r}, so nobody has the event"
+        return f"{told}: check its spelling"
     if kind == WRONG_LENGTH:
         return f"every cell of the images {column!r} is {kind}: check image_shape"
     if kind == NO_RESULT:
