@@ -52,10 +52,6 @@ class Resumed:
     asked: Snapshot | None = None  # the last argument of `Keeper.ask`; None if it was not called
 
 
-def _larger(spent: Callable[[], float], held_out: float) -> float:
-    return max(spent(), held_out)
-
-
 def check_resumable(*, repeats: bool, drawn: bool) -> None:
     """Refuse (`BadInput`) to keep or resume a run whose clients do not ``repeat``, or whose seed was ``drawn``.
 
@@ -164,7 +160,7 @@ class RunState:
         Nobody is both, so it is the larger of the two.
         """
         trained, held_out = self.program.spent, 0.0 if self.testers is None else self.testers.spent()
-        return None if trained is None else partial(_larger, trained, held_out)
+        return None if trained is None else lambda: max(trained(), held_out)
 
     @property
     def constant(self) -> Vector:

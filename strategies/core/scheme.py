@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -36,10 +37,6 @@ class Outline:
     warnings: tuple[str, ...] = ()
 
 
-def no_memory() -> None:
-    """Return None: the server remembers nothing."""
-
-
 def no_report(released: Vector, memory: Any) -> dict[str, Any]:
     """Return nothing: a run tells its model alone."""
     return {}
@@ -62,8 +59,8 @@ class Scheme(ABC):
 
     price: Price  # of all rounds together
     outline: Outline  # the scheme in numbers
-    # makes the server's memory before the first round; its class declares what a checkpoint holds
-    new_memory: Callable[[], Stateful | None] = no_memory
+    # makes the server's memory before the first round, None for none; its class declares what a checkpoint holds
+    new_memory: Callable[[], Stateful | None] = NoneType
     # makes sections of result.json from the released model (p,) and the memory of a run that has ended
     report: Callable[[Vector, Any], dict[str, Any]] = no_report
     # draws and prices the cohorts; None where another object does. A class attribute would be a default for subclasses
