@@ -25,13 +25,6 @@ def scripts(module_of):
 # The committed table -----------------------------------------------------------------------------------------------
 
 
-def test_the_table_shows_what_was_asked_of_it(scripts):
-    *_, page = scripts
-    told = page.promises(page.table())
-    assert len(told) == 4
-    assert [one for one in told if not one.held] == []
-
-
 def test_every_row_of_a_private_run_says_on_what_terms(scripts):
     command, *_ = scripts
     rows = command.measured()
@@ -190,18 +183,13 @@ PUPILS = {
 }
 
 
-def test_shares_are_of_each_seeds_own_way_and_promises_take_the_best_strategy(scripts, tmp_path, monkeypatch):
+def test_shares_are_of_each_seeds_own_way(scripts, tmp_path, monkeypatch):
     command, *_, page = scripts
     monkeypatch.setattr(page, "MEASURED", tmp_path / "table.csv")
     rows(command, PUPILS).to_csv(page.MEASURED, index=False)
     found = page.table()
     own = found[(found["strategy"] == "good") & (found["epsilon"] == 8)]
     np.testing.assert_allclose(own["share"], [0.8, 0.7, 1.0], atol=1e-12)
-    assert [one.held for one in page.promises(found)] == [True, True, False, None]
-    assert page.promises(found)[1].found == "80 % by `good`"
-    roles = {("roles", "trivial", 0.0): [4.5], ("roles", "non_private", 0.0): [3.5], ("roles", "x", 8.0): [3.8]}
-    rows(command, PUPILS | roles).to_csv(page.MEASURED, index=False)
-    assert page.promises(page.table())[3].found == "70 % by `x`"  # fewer bits are better
 
 
 def test_the_page_says_relation_plan_outcome_and_convention(scripts, tmp_path, monkeypatch):
@@ -225,6 +213,4 @@ def test_the_page_says_relation_plan_outcome_and_convention(scripts, tmp_path, m
         "| pupils | 2 | 0.6 | 0.31 | 0.05 |",
     ]
     assert "right for 3 of 3 rows. Warned, and no better than trivial: `bad` at epsilon 8." in told
-    assert "the best strategy closes at least 45% of the gap: 40 % by `good`; **fails**." in told
-    assert "the best strategy closes at least 60% of the gap: not measured." in told
     assert told.index("`good`") < told.index("`bad`")
