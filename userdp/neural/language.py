@@ -91,7 +91,8 @@ class Language:
         if not self.pretrained:
             with _quiet(self):
                 return self._kind().from_config(self._configuration(), dtype=torch.float32)
-        base, missing = _loaded(self)
+        with torch.random.fork_rng(devices=()):  # loading draws, and happens once in a process
+            base, missing = _loaded(self)
         memory = {}
         for name, one in base.named_parameters():
             values = one.detach()
