@@ -41,8 +41,8 @@ from userdp.problems import TorchProblem
 
 RESULTS = Path(__file__).resolve().parent / "results" / "embedding_rows.csv"
 CHOICES = {"all": {}, "found": {"finding_rounds": 2}, "each_round": {}}
-STEPS, ROUNDS, FREE_ROUNDS, SEEDS, DELTA = (0.03, 0.1, 0.3), 12, 30, 3, 1e-6
-KEPT = 30, 100, 300, 1000  # rows of the oracle
+STEPS, ROUNDS, FREE_ROUNDS, SEEDS, DELTA = (0.01, 0.03, 0.1, 0.3), 12, 30, 3, 1e-6
+KEPT = 100, 300, 1000, 3000  # rows of the oracle
 ITEMS, HELD, TRAINING, TESTED = 10_000, 20, 10_000, 20_000  # of the Zipf population
 LIKED, MOST, WIDTH = 4, 100, 4  # of the tower: items that it sees, samples a user, numbers an item
 
@@ -151,7 +151,7 @@ POPULATIONS = {
     "zipf": zipf,
     "movielens": lambda seed: tower(seed, "movielens", "userId", "movieId", "rating", 4),
     "insteval": lambda seed: tower(seed, "insteval", "s", "d", "y", 4),
-    "assistments": lambda seed: tower(seed, "assistments", "student", "skill", "correct", 1),
+    "assistments": lambda seed: tower(seed, "assistments2015", "student", "skill", "correct", 1),
 }
 
 
