@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from userdp.arrays.projections import project_l1
 from userdp.arrays.sparse_rows import AnyRows, Sparse, row_of_entry, sparse_rows
 from userdp.arrays.types import Array, Vector
 
@@ -57,6 +58,15 @@ class Tables:
         users, rows_touched = np.divmod(np.unique(np.concatenate(found)), self.rows)
         ends = np.searchsorted(users, np.arange(gradients.shape[0] + 1))
         return sparse_rows(np.ones(len(users)), rows_touched, ends, self.rows)
+
+    def shrunk(self, vector: Vector, radius: float) -> Vector:
+        """Return the vector (p,) nearest to this one whose rows of tables have l2 norms of sum ``radius`` at most."""
+        norms = [np.linalg.norm(vector[first : first + n * w].reshape(n, w), axis=1) for first, n, w in self.places]
+        whole, shrunk = np.concatenate(norms), vector.copy()
+        factors = np.split(project_l1(whole, radius) / np.where(whole > 0, whole, 1.0), np.cumsum([*map(len, norms)]))
+        for (first, rows, width), factor in zip(self.places, factors, strict=False):
+            shrunk[first : first + rows * width] *= np.repeat(factor, width)
+        return shrunk
 
     def kept(self, rows: Vector, dimension: int) -> NDArray[np.int64]:
         """Return the rising places (k,), of ``dimension`` parameters, that are in these rows or in no table."""
