@@ -74,7 +74,7 @@ class Tower(nn.Module):
         return (user * item).sum(1, keepdim=True) + self.scores(codes[:, -1]) + self.bias
 
 
-STEPS = {Bag: (0.03, 0.1, 0.3), Tower: (0.01, 0.03, 0.1)}
+STEPS = {Bag: (0.02, 0.03, 0.05, 0.07, 0.1, 0.3), Tower: (0.01, 0.03, 0.1)}
 
 
 @dataclass(frozen=True)
@@ -195,23 +195,23 @@ def entropy(chances: Vector, likes: Vector) -> float:
     return float(-np.mean(likes * np.log(chances) + (1 - likes) * np.log1p(-chances)))
 
 
-def measured(name: str, epsilons: list[float], seeds: int, wanted: list[str]) -> Iterator[dict[str, object]]:
+def measured(name: str, asked: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield the rows of a population."""
-    for seed in range(seeds):
+    for seed in range(asked.seeds):
         people = POPULATIONS[name](seed)
         users = people.train.users
         numbers = {"population": name, "users": users, "items": people.items, "held": len(people.held[0]) / users}
         numbers["seed"] = seed
         for which, value in trivial(people):
             yield {**numbers, "rows": which, "step": math.nan, "epsilon": math.inf, "loss": value}
-        for epsilon, step in product([*epsilons, math.inf], STEPS[people.model]):
+        for epsilon, step in product(asked.epsilons, asked.steps or STEPS[people.model]):
             run = {**numbers, "step": step, "epsilon": epsilon}
             for which, more in CHOICES.items():
-                if which in wanted and (which == "all" or math.isfinite(epsilon)):
+                if which in asked.rows and (which == "all" or math.isfinite(epsilon)):
                     settings = {"max_rows": people.most_rows} if which == "projected" else more
                     value = loss(people, epsilon, seed, embedding_rows=which, learning_rate=step, **settings)
                     yield {**run, "rows": which, "loss": value}
-            for kept in (kept for kept in KEPT if kept < people.items and "known" in wanted):
+            for kept in (kept for kept in KEPT if kept < people.items and "known" in asked.rows):
                 value = loss(people.of_most(kept), epsilon, seed, learning_rate=step)
                 yield {**run, "rows": "known", "kept": kept, "loss": value}
 
@@ -220,17 +220,18 @@ def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("populations", nargs="*", default=[*POPULATIONS])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[4.0])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[4.0, math.inf])
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--rows", nargs="+", default=[*CHOICES, "known"], help="measure these anew, and no others")
+    parser.add_argument("--steps", type=float, nargs="+", help="these alone")
     asked = parser.parse_args()
     for name in asked.populations:
-        rows = pd.DataFrame(measured(name, asked.epsilons, asked.seeds, asked.rows))
+        rows = pd.DataFrame(measured(name, asked))
         means = rows.groupby(["epsilon", "rows", "kept", "step"], dropna=False)["loss"].mean()
         print(means.unstack().round(4), flush=True)
         before = pd.read_csv(RESULTS) if RESULTS.is_file() else rows.head(0)
-        anew = (before["population"] == name) & before["rows"].isin(rows["rows"])
-        both = pd.concat([before[~anew], rows], ignore_index=True)
+        cells = ["population", "seed", "rows", "kept", "step", "epsilon"]
+        both = pd.concat([before, rows], ignore_index=True).drop_duplicates(cells, keep="last")
         both.to_csv(RESULTS, index=False, float_format="%.6g", lineterminator="\n")
 
 
