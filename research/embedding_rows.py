@@ -201,7 +201,7 @@ def measured(name: str, asked: argparse.Namespace) -> Iterator[dict[str, object]
         people = POPULATIONS[name](seed)
         users = people.train.users
         numbers = {"population": name, "users": users, "items": people.items, "held": len(people.held[0]) / users}
-        numbers["seed"] = seed
+        numbers |= {"seed": seed, "kept": math.nan}
         for which, value in trivial(people):
             yield {**numbers, "rows": which, "step": math.nan, "epsilon": math.inf, "loss": value}
         for epsilon, step in product(asked.epsilons, asked.steps or STEPS[people.model]):
