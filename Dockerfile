@@ -17,7 +17,7 @@ ENV PATH=/opt/userdp/bin:$PATH
 COPY constraints.txt ./
 # torch first: whatever else is installed must not choose another torch.
 RUN pip install --quiet -c constraints.txt ${TORCH}
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 # Every dependency but Ray, which only simulations need, for nodes are containers here; and of the extras those of a
 # deployment: numba saves time where data are large, but weighs 200 MB. The package itself is installed without code, for
 # its entry points; its code is in /app.
