@@ -42,7 +42,7 @@ ENV PATH=/opt/userdp/bin:$PATH \
 # Volumes take over the owner of the folder that they are first mounted on. SILOS: the most silos there may be.
 ARG SILOS=9
 RUN useradd --system --no-create-home --uid 10001 userdp \
-    && mkdir -p /keys/superlink /keys/gate /keys/coordinator /keys/accounts /names /results \
+    && mkdir -p /keys/superlink /keys/gate /keys/coordinator /keys/accounts /keys/authority /names /results \
     && for k in $(seq ${SILOS}); do mkdir -p "/keys/node-$k" "/keys/app-$k" "/data/silo-$k"; done \
     && chown -R userdp /keys /data /names /results \
     && chmod -R go= /keys /data /names /results
