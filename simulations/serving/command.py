@@ -154,6 +154,12 @@ def start(
     ] = None,
     log: Annotated[Literal["text", "json"], option("Form of the log, on standard output.")] = "text",
     pause: Annotated[float, option("Seconds between looks at queue and SuperLink.")] = 15.0,
+    keep_runs: Annotated[
+        int | None, option("Remove the files of done runs but the newest, and what accounts need.", min=1, metavar="N")
+    ] = None,
+    keep_days: Annotated[
+        float | None, option("The same of runs that ended longer ago; with both, either keeps.", min=0, metavar="DAYS")
+    ] = None,
     once: Annotated[bool, option("Do what is due, and end.", "--once")] = False,
     accounts: Address = None,
 ) -> None:
@@ -166,13 +172,15 @@ def start(
         from simulations.account.checking import compared  # noqa: PLC0415
         from simulations.deployment.submit import Link  # noqa: PLC0415
         from simulations.serving.announcing import FORMS, Alarm  # noqa: PLC0415
-        from simulations.serving.keeper import Keeper, identity  # noqa: PLC0415
+        from simulations.serving.keeper import identity  # noqa: PLC0415
+        from simulations.serving.retention import Tidying  # noqa: PLC0415
 
         log_to(sys.stdout, logging.INFO, FORMS[log])
         queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
         with identity(results.resolve()) as mine:
             compared(queue.accounts, results.resolve()).insist()
-            keeper = Keeper(queue, link, application, results.resolve(), mine, Alarm(alert), names)
+            places = (application, results.resolve(), mine)
+            keeper = Tidying(queue, link, *places, Alarm(alert), names, keep_runs=keep_runs, keep_days=keep_days)
             if once or port is None:
                 while keeper.step() or not once:
                     time.sleep(pause)
