@@ -10,8 +10,8 @@ from examples import call
 from helpers_flower import ROOT
 
 from simulations.deployment.keys import make_keys
+from simulations.serving.health import Pulse
 from simulations.serving.keeper import ATTEMPTS, PAUSE
-from simulations.serving.page import Pulse
 from simulations.serving.queue import STATES
 
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
