@@ -149,7 +149,7 @@ def start(
     ),
     alert: Annotated[
         str | None,
-        option("Command for alerts, which gets JSON: silos that always miss, runs that are refused or failed."),
+        option("Command for alerts, which gets JSON: silos that always miss, runs refused, stalled or failed."),
     ] = None,
     log: Annotated[Literal["text", "json"], option("Form of the log, on standard output.")] = "text",
     pause: Annotated[float, option("Seconds between looks at queue and SuperLink.")] = 15.0,

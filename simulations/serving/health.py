@@ -26,7 +26,7 @@ _LOOKS = 4  # of which one asks the SuperLink, too: that starts a process of Flo
 
 @dataclass
 class Pulse:
-    """What the keeper did last, by a clock that nobody sets."""
+    """The keeper's last signs of life, by a clock that nobody sets."""
 
     seconds: float = 300.0  # without a step, or a look, after which nobody knows
     last: float = field(default_factory=monotonic)  # when a step ended

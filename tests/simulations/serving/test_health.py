@@ -193,6 +193,11 @@ def test_silos_are_shown_as_they_are_now_and_a_key_that_was_taken_back_is_told(c
         ("12", "its key was taken back", "connected"),
         ("13", "connected", "not known"),
     ]
+    metrics = asked("/metrics", headers=KNOWN).text.splitlines()
+    assert [line for line in metrics if line.startswith("userdp_silo")] == [
+        *(f'userdp_silo_connected{{silo="{silo}"}} {float(silo == 13)}' for silo in (11, 12, 13)),
+        *(f'userdp_silo_known{{silo="{silo}"}} {float(silo != 12)}' for silo in (11, 12, 13)),
+    ]
     assert asked("/healthz").status_code == 200  # a silo may be away
 
 
@@ -299,7 +304,7 @@ def test_many_looks_at_once_write_the_page_once_and_older_runs_are_on_further_pa
     assert asked("/older/2").status_code == 401
     del written[:]
     asked.watch.look()
-    asked.watch.look = lambda: None
+    asked.looks = False
     answers = at_once(asked, "/", 60)
     assert {answer.status_code for answer in answers} == {200}
     assert len(written) == 1
@@ -325,7 +330,7 @@ def test_entries_are_read_and_added_up_once_for_all_looks(accounts, monkeypatch,
     accounts_module._promises.cache_clear()
     asked.watch.look()
     assert len(parsed) == 1  # all of one text
-    asked.watch.look = lambda: None
+    asked.looks = False
     monkeypatch.setattr(Budget, "of", None)
     for path in ("/", "/metrics") * 10:
         assert asked(path, headers=KNOWN).status_code == 200
@@ -384,7 +389,7 @@ def test_a_run_that_failed_is_given_up_by_cancelling_it(accounts):
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_one_long_name_breaks_nothing(width, accounts, tmp_path):
-    """Of a run, of an account, of a silo, and in the reason of a refusal."""
+    """It names a run, an account, a silo, and stands in the reason of a refusal."""
     long = "x" * 100
     Accounts(accounts).create(long, Total(1.0, 1e-3))
     queue = queue_of(accounts)

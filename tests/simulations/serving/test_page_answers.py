@@ -40,12 +40,14 @@ class Asked:
     pulse: Pulse = field(default_factory=Pulse)
     results: Path = Path("nowhere")
     nodes: object = dict
+    looks: bool = True
 
     def __post_init__(self):
         self.watch = Watch(self.look, self.nodes, self.pulse)
 
     def __call__(self, path, method="GET", raises=False, **more):
-        self.watch.look()
+        if self.looks:
+            self.watch.look()
 
         async def asked():
             app = page(self.watch, self.results, TOKEN)
@@ -76,7 +78,7 @@ def test_a_run_that_no_database_can_hold_is_not_found(number):
 
 
 def broken():
-    """What no page can show: a defect."""
+    """Return what no page can show: a defect."""
     return replace(nothing(), queued=None)
 
 
@@ -109,32 +111,32 @@ def test_every_answer_has_the_headers(case):
     check_headers(answer)
 
 
-def test_no_answer_waits_for_the_database_or_the_superlink():
+@pytest.mark.parametrize("hung", ["look", "nodes"])
+def test_no_answer_waits_for_the_database_or_the_superlink(hung):
     """The watch's own thread hangs in one of them, and whoever asks is answered meanwhile, from the look before."""
-    for hung in ("look", "nodes"):
-        released, begun, calm = threading.Event(), threading.Event(), threading.Event()
+    released, begun, again = threading.Event(), threading.Event(), []
 
-        def hangs(which, hung=hung, released=released, begun=begun, calm=calm):
-            if which == hung and calm.is_set():
-                begun.set()
-                released.wait()
-            return nothing() if which == "look" else {"node-1": True}
+    def hangs(which, answer):
+        if which == hung and not asked.looks:
+            again.append(begun.is_set())
+            begun.set()
+            released.wait(0 if again[-1] else None)
+        return answer
 
-        asked = Asked(lambda hangs=hangs: hangs("look"), nodes=lambda hangs=hangs: hangs("nodes"))
-        asked.watch.look()
-        calm.set()
-        thread = threading.Thread(target=asked.watch.look)
-        thread.start()
-        begun.wait()
-        asked.watch.look = lambda: None  # the one that hangs is the only one
-        answers = [asked(path, headers=KNOWN) for path in ("/healthz", "/", "/metrics", "/nowhere") for _ in range(60)]
-        assert thread.is_alive()
-        assert {answer.status_code for answer in answers} == {200, 404}
-        asked.pulse.seconds = 0.0  # time passes
-        assert "The last look is too old" in asked("/healthz").text
-        assert "The last look is too old" in asked("/", headers=KNOWN).text
-        released.set()
-        thread.join()
+    asked = Asked(lambda: hangs("look", nothing()), nodes=lambda: hangs("nodes", {"node-1": True}))
+    assert asked("/healthz").status_code == 200
+    asked.looks = False
+    thread = threading.Thread(target=asked.watch.look)
+    thread.start()
+    begun.wait()
+    answers = [asked(path, headers=KNOWN) for path in ("/healthz", "/", "/metrics", "/nowhere") for _ in range(60)]
+    assert (thread.is_alive(), again) == (True, [False])
+    assert [answer.status_code for answer in answers] == [200] * 180 + [404] * 60
+    asked.pulse.seconds = 0.0  # time passes
+    for path in ("/healthz", "/"):
+        assert "The last look is too old" in asked(path, headers=KNOWN).text
+    released.set()
+    thread.join()
 
 
 def promise():

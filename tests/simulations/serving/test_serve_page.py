@@ -1,5 +1,6 @@
 """docs/serve.md and docker-compose.serve.yml: commands run as written, and what is listed is what there is."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -10,8 +11,9 @@ from examples import call
 from helpers_flower import ROOT
 
 from simulations.deployment.keys import make_keys
+from simulations.serving.command import start
 from simulations.serving.health import Pulse
-from simulations.serving.keeper import ATTEMPTS, PAUSE
+from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper
 from simulations.serving.queue import STATES
 
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -37,7 +39,9 @@ def test_states_metrics_and_numbers_of_the_page_are_those_of_the_code():
     source = (ROOT / "simulations/serving/page.py").read_text(encoding="utf-8")
     assert set(re.findall(r"`(userdp_\w+)`", PAGE)) == set(re.findall(r'"(userdp_\w+)"', source))
     assert (ATTEMPTS, PAUSE.total_seconds(), Pulse().seconds) == (3, 600, 300)
-    for words in ("after three attempts", "ten minutes later", "within five minutes"):
+    assert "`--stalled` (30 minutes)" in PAGE
+    assert inspect.signature(start).parameters["stalled"].default == 30 == Keeper.stalled / 60
+    for words in ("after three attempts", "ten minutes later", "after five minutes"):
         assert words in PAGE
 
 
