@@ -53,13 +53,12 @@ from userdp.errors import BadInput, RunFailed
 log = logging.getLogger("userdp.serve")
 RELEASED = "released"
 """The folder, among the results, of copies for others."""
-OWNER = ".queue.json"
-"""The file with the token of the run of the queue that a folder belongs to, with an account or without one."""
 ATTEMPTS = 3
 """Submissions of one run, of which all but the first resume it."""
 PAUSE = timedelta(minutes=10)
 _OF_ITS_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL)
 _IDENTITY = ".keeper"
+_OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
 
 
 def checked(config: RunConfig) -> UserLevelStrategy:
@@ -179,7 +178,7 @@ class Keeper:
         try:
             with writing(f"--results: {folder}"):
                 private_folder(folder)
-                write_text(folder / OWNER, as_json({"token": run.token}))
+                write_text(folder / _OWNER, as_json({"token": run.token}))
             if not (folder / TOKEN).is_file():
                 self._check_not_asked(run, folder)
                 config = configuration_of(run.configuration)
@@ -294,8 +293,8 @@ def _entered(folder: Path) -> tuple[str, str]:
 
 def _belongs(folder: Path, token: str) -> bool:
     """Return whether a folder is that of the run of the queue with this token, or of none yet, nor its copy."""
-    if (folder / OWNER).is_file():
-        return bool(read_json(folder / OWNER)["token"] == token)
+    if (folder / _OWNER).is_file():
+        return bool(read_json(folder / _OWNER)["token"] == token)
     if (entered := token_of(folder)) is not None:
         return entered == token
     return not (folder.parent / RELEASED / folder.name).exists() and not (folder.is_dir() and any(folder.iterdir()))
