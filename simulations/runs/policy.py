@@ -33,6 +33,7 @@ import secrets
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -226,28 +227,33 @@ class PolicyDoor(Door):
     def check(self, message: Message, asked: Computation) -> None:
         """See `Door`; a masked sum has to be as loud as the policy demands."""
         with self._noted(message):
-            self._check(message, asked)
+            super().check(message, asked)
+            policy, masked = read_policy(self.folder), asked.masked
+            if masked is None:
+                return
+            least = policy.sum.least_noise
+            moved = asked.sensitivity("replace_one", weight=masked.weight or 1.0)
+            if moved is None or not masked.deviation >= least * moved:
+                raise Refused(f"this sum is refused: its noise is below [sum] least_noise = {least:g} in {POLICY}")
 
-    def _check(self, message: Message, asked: Computation) -> None:
-        super().check(message, asked)
-        policy, masked = read_policy(self.folder), asked.masked
-        if masked is None:
-            return
-        moved = asked.sensitivity("replace_one", weight=masked.weight or 1.0)
-        if moved is None or not masked.deviation >= policy.sum.least_noise * moved:
-            raise Refused(
-                f"this sum is refused: its noise is below [sum] least_noise = {policy.sum.least_noise:g} in {POLICY}"
-            )
+    def consider(self, config: RunConfig) -> None:
+        """Raise `Refused` if no run of this configuration can be accepted."""
+        claim = claim_of(config)
+        with self._noted(replace(claim, run="")):
+            read_policy(self.folder).check(claim, self.declarations)
 
     @contextmanager
-    def _noted(self, message: Message) -> Iterator[None]:
+    def _noted(self, asked: Message | Claim) -> Iterator[None]:
         """Write down what is refused, for the holder; where that cannot be written, it is refused all the same."""
         try:
             yield
         except Refused as error:
-            claim: dict[str, Any] = {"run": str(message.metadata.run_id)}
+            claim: dict[str, Any] = {}
             with suppress(Refused):
-                claim = vars(self.claims.get(message.metadata.run_id) or read_claim(message.content))
+                known = asked
+                if not isinstance(known, Claim):
+                    known = self.claims.get(known.metadata.run_id) or read_claim(known.content)
+                claim = vars(known)
             plain = {name: value if value not in (math.inf, -math.inf) else str(value) for name, value in claim.items()}
             with suppress(OSError, ValueError):
                 _note(self.folder / REFUSALS, plain, str(error))

@@ -181,8 +181,8 @@ def start(
         queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
         with identity(results.resolve()) as mine:
             compared(queue.accounts, results.resolve()).insist()
-            places, silence = (application, results.resolve(), mine), stalled * 60
-            keeper = Tidying(queue, link, *places, Alarm(alert), names, silence, keep_runs=keep_runs, keep_days=keep_days)
+            given = queue, link, application, results.resolve(), mine, Alarm(alert), names, stalled * 60
+            keeper = Tidying(*given, keep_runs=keep_runs, keep_days=keep_days)
             if once or port is None:
                 while keeper.step() or not once:
                     time.sleep(pause)

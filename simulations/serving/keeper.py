@@ -54,13 +54,12 @@ from userdp.errors import BadInput, RunFailed
 log = logging.getLogger("userdp.serve")
 RELEASED = "released"
 """The folder, among the results, of copies for others."""
-OWNER = ".queue.json"
-"""The file with the token of the run of the queue that a folder belongs to, with an account or without one."""
 ATTEMPTS = 3
 """Submissions of one run, of which all but the first resume it."""
 PAUSE = timedelta(minutes=10)
 _OF_ITS_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL)
 _IDENTITY = ".keeper"
+OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
 
 
 def checked(config: RunConfig) -> UserLevelStrategy:

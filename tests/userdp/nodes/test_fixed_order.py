@@ -81,7 +81,10 @@ def _compared(case, seed, most=60, enough=()):
     alone = rng.integers(0, len(sizes), max(2, len(sizes) // 5))
     node, some = node_of(case.problem, block), node_of(case.problem, block.thinned(few)[1])
     pieces = [moved(block.part(user, user + 1), int(rng.integers(0, 16))) for user in alone]
-    others = [(some, np.sort(kept)), *((node_of(case.problem, piece), [user]) for piece, user in zip(pieces, alone))]
+    others = [
+        (some, np.sort(kept)),
+        *((node_of(case.problem, piece), [user]) for piece, user in zip(pieces, alone, strict=True)),
+    ]
     seen = None
     if not case.problem.sparse and case.problem.dimension <= 20 and seed % 2:
         width = getattr(case.problem, "width", len(x))
