@@ -20,7 +20,7 @@ COPY constraints.txt requirements.lock ./
 # its entry points; its code is in /app. Nothing that the lock names can be another file than when it was made.
 RUN pip install --quiet --no-deps --require-hashes -r requirements.lock \
     && pip install --quiet -c constraints.txt ${TORCH}
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 RUN pip install --quiet --no-deps --no-build-isolation .
 # What a container has no use for that compiles nothing, tests no libraries and reads no remote file systems.
 RUN python -m pip uninstall --quiet --yes pip \

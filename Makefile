@@ -136,6 +136,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/clipping.py --check
 	$(BIN)/python benchmarks/population.py --check
 	$(BIN)/python benchmarks/sparse.py --check
+	$(BIN)/python benchmarks/embeddings.py --check
 	$(BIN)/python benchmarks/secure.py --check
 	$(BIN)/python benchmarks/adapters.py --check
 	$(BIN)/python benchmarks/regress.py $(REGRESS_ARGS)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ _ENTRIES = sql.Table(
 )
 _WAIT = 60.0  # Seconds to wait for another process's transaction.
 _READERS_WAIT = 5.0  # Seconds that a reader waits for a writer who puts a transaction on the disk.
+_ANSWERS = {"connect_timeout": 10, "tcp_user_timeout": 60_000}  # s and ms after which PostgreSQL is away
 _LOCK = 0x75736572  # The key of the lock that writers take in PostgreSQL.
 
 
@@ -283,7 +285,7 @@ def _engine(place: sql.URL, wait: float, isolation: str, connected: Callable[...
     SQLite waits ``wait`` seconds for locks, and its transactions ``begin`` so; PostgreSQL has levels of ``isolation``.
     """
     if place.get_backend_name() != "sqlite":
-        return sql.create_engine(place, poolclass=NullPool, isolation_level=isolation)
+        return sql.create_engine(place, poolclass=NullPool, isolation_level=isolation, connect_args=_ANSWERS)
     engine = sql.create_engine(place, poolclass=NullPool, connect_args={"timeout": wait})
     sql.event.listen(engine, "connect", connected)
     sql.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
@@ -306,8 +308,12 @@ def _as_text(promises: Sequence[Guarantee]) -> str:
 
 def _entry(row: Any) -> Entry:
     price = Price(row.mu_squared, row.epsilon, row.delta)
-    promises = tuple(map(Guarantee.from_dict, json.loads(row.promises)))
-    return Entry(row.number, row.token, price, row.what, row.place, row.who, row.entered, promises)
+    return Entry(row.number, row.token, price, row.what, row.place, row.who, row.entered, _promises(row.promises))
+
+
+@lru_cache(maxsize=10_000)  # whoever keeps a federation reads the same entries again and again
+def _promises(text: str) -> tuple[Guarantee, ...]:
+    return tuple(map(Guarantee.from_dict, json.loads(text)))
 
 
 def somebody() -> str:

@@ -250,8 +250,10 @@ class PolicyDoor(Door):
         except Refused as error:
             claim: dict[str, Any] = {}
             with suppress(Refused):
-                known = asked if isinstance(asked, Claim) else self.claims.get(asked.metadata.run_id)
-                claim = vars(known or read_claim(asked.content))
+                known = asked
+                if not isinstance(known, Claim):
+                    known = self.claims.get(known.metadata.run_id) or read_claim(known.content)
+                claim = vars(known)
             plain = {name: value if value not in (math.inf, -math.inf) else str(value) for name, value in claim.items()}
             with suppress(OSError, ValueError):
                 _note(self.folder / REFUSALS, plain, str(error))

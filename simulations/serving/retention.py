@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from simulations.account.accounts import AccountsUnavailable
 from simulations.records.checkpoints import in_use
 from simulations.records.run_directory import TOKEN
-from simulations.serving.keeper import _OWNER, RELEASED, Keeper
+from simulations.serving.keeper import OWNER, RELEASED, Keeper
 
 log = logging.getLogger("userdp.serve")
-NEEDED = {TOKEN, _OWNER, "config.toml", "guarantee.json", "result.json"}
+NEEDED = {TOKEN, OWNER, "config.toml", "guarantee.json", "result.json"}
 """Files that stay: the entry of a run, whose it is, what it promised, and how it ended."""
 
 

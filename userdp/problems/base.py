@@ -169,8 +169,9 @@ class Problem(ABC):
             targets have no bounds.
         landscape: the sizes from which a plan predicts accuracy; None if unknown.
         measured: a measured curvature; None if step sizes follow the certificate.
-        sparse: whether samples and gradients are sparse: gradients and their sums are then `scipy.sparse.csr_array`,
-            with as many entries as samples have; other problems return arrays.
+        sparse: whether gradients are sparse: they and their sums are then `scipy.sparse.csr_array`; other problems
+            return arrays.
+        sample_entries: the entries of a sample's sparse gradient; None if they are as many as the sample has.
         gradient_rounding: bound on the distance of each entry of a user's computed average gradient from the gradient
             of a loss with the certificate, the same for every model of the domain, for any samples (at most 2^26).
             None for no such bound. Zero for a gradient that depends on no model, bit for bit.
@@ -198,6 +199,7 @@ class Problem(ABC):
     landscape: Landscape | None = None
     measured: MeasuredCurvature | None = None
     sparse: bool = False
+    sample_entries: int | None = None
     gradient_rounding: float | None = None
     bends_boundedly: bool = False
     fixed_order: bool = False

@@ -1,5 +1,6 @@
 """docs/serve.md and docker-compose.serve.yml: commands run as written, and what is listed is what there is."""
 
+import inspect
 import re
 import shlex
 
@@ -11,8 +12,9 @@ from helpers_flower import ROOT
 
 from simulations.account.postgresql import PASSWORD
 from simulations.deployment.keys import ACCOUNTS, make_keys
-from simulations.serving.keeper import ATTEMPTS, PAUSE
-from simulations.serving.page import Pulse
+from simulations.serving.command import start
+from simulations.serving.health import Pulse
+from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper
 from simulations.serving.queue import STATES
 
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -38,7 +40,9 @@ def test_states_metrics_and_numbers_of_the_page_are_those_of_the_code():
     source = (ROOT / "simulations/serving/page.py").read_text(encoding="utf-8")
     assert set(re.findall(r"`(userdp_\w+)`", PAGE)) == set(re.findall(r'"(userdp_\w+)"', source))
     assert (ATTEMPTS, PAUSE.total_seconds(), Pulse().seconds) == (3, 600, 300)
-    for words in ("after three attempts", "ten minutes later", "within five minutes"):
+    assert "`--stalled` (30 minutes)" in PAGE
+    assert inspect.signature(start).parameters["stalled"].default == 30 == Keeper.stalled / 60
+    for words in ("after three attempts", "ten minutes later", "after five minutes"):
         assert words in PAGE
 
 
