@@ -1,4 +1,4 @@
-"""How PostgreSQL is reached: beyond this machine through TLS, and with a password that stands in a file.
+"""The way to PostgreSQL: beyond this machine through TLS, and with a password that stands in a file.
 
 *Formal guarantees.* *Claim.* No connection to a server of another machine, or to one that nobody names here, is in the
 open, whatever the environment says. *Why.* The mode of TLS is read as PostgreSQL's clients read it, from the address

@@ -1,4 +1,4 @@
-"""The form of the database's tables: which version it has, and what brings older ones up to it.
+"""The form of the database's tables: its version, and the way from an older one to it.
 
 *Formal guarantees.* *Claim.* A database of a newer form is neither read nor written, and bringing an older one up
 loses no row and no value. *Why.* Every transaction looks at the version before anything else. Columns are added,
@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateColumn
 from userdp.errors import BadInput
 
 VERSION = 2
-"""Of what this version of userdp writes; databases that name none are of version 1."""
+"""The version of what this userdp writes; databases that name none are of version 1."""
 _SCHEMA = sql.Table("userdp_schema", sql.MetaData(), sql.Column("version", sql.Integer, nullable=False))
 
 

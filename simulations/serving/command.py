@@ -159,6 +159,7 @@ def start(
     keep_days: Annotated[
         float | None, option("The same of runs that ended longer ago; with both, either keeps.", min=0, metavar="DAYS")
     ] = None,
+    gate: Annotated[str | None, option("The gate, whose certificate is watched, too.", metavar="HOST:PORT")] = None,
     stalled: Annotated[
         float, option("Minutes that a run may write nothing, beyond engine.timeout; then it is stopped.", min=1)
     ] = 30.0,
@@ -187,10 +188,12 @@ def start(
                 while keeper.step() or not once:
                     time.sleep(pause)
             else:
-                _keep_and_show(keeper, host, port, token_file, None if insecure else keys, pause)
+                _keep_and_show(keeper, host, port, token_file, None if insecure else keys, pause, gate)
 
 
-def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, keys: Path | None, pause: float) -> None:
+def _keep_and_show(
+    keeper: "Keeper", host: str, port: int, token_file: Path, keys: Path | None, pause: float, gate: str | None = None
+) -> None:
     """Step and serve the page in one loop, until either ends; what the page shows is looked at in a thread."""
     import asyncio  # noqa: PLC0415
     from threading import Thread  # noqa: PLC0415
@@ -208,7 +211,12 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
             )
         keys = None
     results = keeper.results
-    watch = Watch(lambda: overview(keeper.queue, results), lambda: connected(keeper.link, keeper.names), keeper.pulse)
+    gates = [gate] if gate else []
+    watch = Watch(
+        lambda: overview(keeper.queue, results, keeper.link.keys, [keeper.link.address, *gates]),
+        lambda: connected(keeper.link, keeper.names),
+        keeper.pulse,
+    )
     server = Server(page(watch, results, token_in(token_file)), Door(), host, port, keys)
     Thread(target=watch.follow, args=(pause,), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""What is left of runs after a declared time.
+"""Files of old runs, which leave after a declared time.
 
 *Formal guarantees.* *Claim.* Nothing that an account, its comparison with the results (`simulations.account.checking`)
 or `userdp serve enter` needs is ever removed, nor anything of a run that is not done. *Why.* `NEEDED` stays in each

@@ -1,5 +1,6 @@
 """Certificates are renewed one by one, by the authority that was kept, while real servers of TLS go on."""
 
+import asyncio
 import datetime
 import importlib.metadata
 import os
@@ -14,11 +15,16 @@ from cryptography import x509
 from test_gate_limits import PATH, PATIENCE, served, signed
 from typer.testing import CliRunner
 
+from simulations.account.accounts import Accounts
 from simulations.deployment import certificates
 from simulations.deployment import keys as module
 from simulations.deployment.__main__ import app
 from simulations.deployment.door import Door
 from simulations.deployment.keys import certificate_ends, make_keys, renew
+from simulations.serving.health import Pulse, Watch
+from simulations.serving.overview import overview
+from simulations.serving.page import page
+from simulations.serving.queue import Queue
 from userdp.errors import BadInput
 
 
@@ -201,3 +207,27 @@ def test_the_certificates_of_a_folder_that_cannot_be_read_are_left_out(made):
     found = certificate_ends(folder)
     assert "gate/server.crt" not in found
     assert set(found) >= {"gate/ca.crt", "node-2/server.crt"}
+
+
+def test_ends_of_certificates_are_on_the_page_and_in_the_metrics(made, tmp_path, accounts):
+    folder, _ = made
+    with served(Door(), keys=folder / "gate") as port:
+        seen = overview(Queue(Accounts(accounts)), tmp_path, folder / "superlink", [f"localhost:{port}"])
+    gate, own = (read(folder / name / "server.crt").not_valid_after_utc for name in ("gate", "superlink"))
+    assert seen.certificates == {
+        "ca.crt": read(folder / "superlink/ca.crt").not_valid_after_utc,
+        "server.crt": own,
+        f"localhost:{port}": gate,
+    }
+    watch = Watch(lambda: seen, lambda: {}, Pulse())
+    watch.look()
+
+    async def asked(path):
+        transport = httpx.ASGITransport(page(watch, tmp_path, "t" * 32))
+        async with httpx.AsyncClient(transport=transport, base_url="https://serve") as client:
+            return (await client.get(path, headers={"Authorization": f"Bearer {'t' * 32}"})).text
+
+    lines = asyncio.run(asked("/metrics")).splitlines()
+    told = {line.split('"')[1]: float(line.split()[-1]) for line in lines if line.startswith("userdp_certificate_end_")}
+    assert told == {file: end.timestamp() for file, end in seen.certificates.items()}
+    assert f"server.crt {own:%Y-%m-%d}" in asyncio.run(asked("/"))

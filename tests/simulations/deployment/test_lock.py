@@ -1,4 +1,4 @@
-"""What the image installs: pinned by constraints.txt, each file by its digest, all of it and nothing else."""
+"""The lock of the image: pinned by constraints.txt, each file by its digest, all of it and nothing else."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""What a silo's officer sees: what was asked, what each run promised, and what the policy said."""
+"""The log for a silo's officer: what was asked, what each run promised, and what the policy said."""
 
 import json
 from dataclasses import replace
