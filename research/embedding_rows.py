@@ -40,7 +40,7 @@ from userdp.nodes.node import Node
 from userdp.problems import TorchProblem
 
 RESULTS = Path(__file__).resolve().parent / "results" / "embedding_rows.csv"
-CHOICES = {"all": {}, "found": {"finding_rounds": 2}, "each_round": {}}
+CHOICES = {"all": {}, "found": {"finding_rounds": 2}, "each_round": {}, "projected": {}}
 ROUNDS, FREE_ROUNDS, SEEDS, DELTA = 12, 30, 3, 1e-6
 KEPT = 300, 1000, 3000  # rows of the oracle
 ITEMS, HELD, TRAINING, TESTED = 10_000, 20, 10_000, 20_000  # of the Zipf population
@@ -74,7 +74,7 @@ class Tower(nn.Module):
         return (user * item).sum(1, keepdim=True) + self.scores(codes[:, -1]) + self.bias
 
 
-STEPS = {Bag: (0.03, 0.1, 0.3), Tower: (0.01, 0.03, 0.1)}
+STEPS = {Bag: (0.02, 0.03, 0.05, 0.07, 0.1, 0.3), Tower: (0.01, 0.03, 0.1)}
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,20 @@ class People:
     """The item whose row does not train."""
 
     @cached_property
-    def held(self) -> NDArray[np.int64]:
-        """The items of training users, one user after the other."""
+    def held(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Training users, one after the other, and the items of each."""
         users = np.repeat(np.arange(self.train.users), self.train.sizes)
-        return np.unique(users[:, None] * self.items + self.train.dense_features.astype(np.int64)) % self.items
+        return np.divmod(np.unique(users[:, None] * self.items + self.train.dense_features.astype(int)), self.items)
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows of tables that a training user touches."""
+        return int(np.bincount(self.held[0]).max()) * (2 if self.model is Tower else 1)
 
     def of_most(self, kept: int) -> "People":
         """Return the same people, where the items but those ``kept`` that most training users hold are one."""
         places = np.full(self.items, kept, dtype=np.int32)
-        places[np.argsort(-np.bincount(self.held, minlength=self.items), kind="stable")[:kept]] = np.arange(kept)
+        places[np.argsort(-np.bincount(self.held[1], minlength=self.items), kind="stable")[:kept]] = np.arange(kept)
         both = (
             Block(places[one.dense_features.astype(int)], one.offsets, one.targets) for one in (self.train, self.told)
         )
@@ -190,22 +195,23 @@ def entropy(chances: Vector, likes: Vector) -> float:
     return float(-np.mean(likes * np.log(chances) + (1 - likes) * np.log1p(-chances)))
 
 
-def measured(name: str, epsilons: list[float], seeds: int) -> Iterator[dict[str, object]]:
+def measured(name: str, asked: argparse.Namespace) -> Iterator[dict[str, object]]:
     """Yield the rows of a population."""
-    for seed in range(seeds):
+    for seed in range(asked.seeds):
         people = POPULATIONS[name](seed)
         users = people.train.users
-        numbers = {"population": name, "users": users, "items": people.items, "held": len(people.held) / users}
-        numbers["seed"] = seed
+        numbers = {"population": name, "users": users, "items": people.items, "held": len(people.held[0]) / users}
+        numbers |= {"seed": seed, "kept": math.nan}
         for which, value in trivial(people):
             yield {**numbers, "rows": which, "step": math.nan, "epsilon": math.inf, "loss": value}
-        for epsilon, step in product([*epsilons, math.inf], STEPS[people.model]):
+        for epsilon, step in product(asked.epsilons, asked.steps or STEPS[people.model]):
             run = {**numbers, "step": step, "epsilon": epsilon}
             for which, more in CHOICES.items():
-                if which == "all" or math.isfinite(epsilon):
-                    value = loss(people, epsilon, seed, embedding_rows=which, learning_rate=step, **more)
+                if which in asked.rows and (which == "all" or math.isfinite(epsilon)):
+                    settings = {"max_rows": people.most_rows} if which == "projected" else more
+                    value = loss(people, epsilon, seed, embedding_rows=which, learning_rate=step, **settings)
                     yield {**run, "rows": which, "loss": value}
-            for kept in (kept for kept in KEPT if kept < people.items):
+            for kept in (kept for kept in KEPT if kept < people.items and "known" in asked.rows):
                 value = loss(people.of_most(kept), epsilon, seed, learning_rate=step)
                 yield {**run, "rows": "known", "kept": kept, "loss": value}
 
@@ -214,15 +220,18 @@ def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("populations", nargs="*", default=[*POPULATIONS])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[4.0])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[4.0, math.inf])
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--rows", nargs="+", default=[*CHOICES, "known"], help="measure these anew, and no others")
+    parser.add_argument("--steps", type=float, nargs="+", help="these alone")
     asked = parser.parse_args()
     for name in asked.populations:
-        rows = pd.DataFrame(measured(name, asked.epsilons, asked.seeds))
+        rows = pd.DataFrame(measured(name, asked))
         means = rows.groupby(["epsilon", "rows", "kept", "step"], dropna=False)["loss"].mean()
         print(means.unstack().round(4), flush=True)
         before = pd.read_csv(RESULTS) if RESULTS.is_file() else rows.head(0)
-        both = pd.concat([before[before["population"] != name], rows], ignore_index=True)
+        cells = ["population", "seed", "rows", "kept", "step", "epsilon"]
+        both = pd.concat([before, rows], ignore_index=True).drop_duplicates(cells, keep="last")
         both.to_csv(RESULTS, index=False, float_format="%.6g", lineterminator="\n")
 
 

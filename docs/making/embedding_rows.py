@@ -9,7 +9,7 @@ import pandas as pd
 from making.courses import fill
 
 RESULTS = Path(__file__).resolve().parents[2] / "research" / "results" / "embedding_rows.csv"
-CHOICES = ("all", "found", "each_round")
+CHOICES = ("all", "found", "each_round", "projected")
 
 
 def section() -> str:
@@ -23,19 +23,20 @@ def section() -> str:
     for (name, epsilon), cell in best[best["epsilon"] < math.inf].groupby(["population", "epsilon"], sort=False):
         own = {which: _least(cell, which) for which in CHOICES}
         free = best[(best["population"] == name) & (best["epsilon"] == math.inf)]
-        known, kept = cell[cell["rows"] == "known"].nsmallest(1, "loss")[["loss", "kept"]].to_numpy()[0]
+        known, kept = min(cell[cell["rows"] == "known"][["loss", "kept"]].to_numpy().tolist(), default=(math.nan, 0.0))
         quiet, constant, none = (
             _least(free[free["kept"] == kept], "known"),
             _least(free, "constant"),
             _least(free, "all"),
         )
         numbers = (*own.values(), known, quiet, constant, none)
-        lines.append(f"| {name} | {epsilon:g} | {' | '.join(f'{value:.4f}' for value in numbers)} |")
+        lines.append(f"| {name} | {epsilon:g} | {' | '.join(map(_number, numbers))} |")
         case, middle = f"{name} {epsilon:g}", (own["all"] + none) / 2
-        pays += [case] if min(own.values()) < own["all"] else []
-        halves += [case] if min(own.values()) <= middle else []
+        least = min(own, key=own.__getitem__)
+        pays += [f"{case} (`{least}`)"] if least != "all" else []
+        halves += [case] if own[least] <= middle else []
         could += [case] if known <= middle else []
-        noise.append(f"{case} {(known - quiet) / (known - none):.0%}")
+        noise += [f"{case} {(known - quiet) / (known - none):.0%}"] if kept else []
     told = (
         f"Means of {rows['seed'].nunique()} seeds. {_people(rows)} A choice beats `all` for: {_listed(pays)}; halves "
     )
@@ -50,6 +51,10 @@ def _people(rows: pd.DataFrame) -> str:
     shares = rows[rows["rows"] == "own_share"].groupby("population", sort=False)["loss"].mean()
     means = (f"{name} {loss:.4f}" for name, loss in shares.items())
     return f"Users, items, items a user: {'; '.join(told)}. Each item's own mean, without privacy: {_listed(means)}."
+
+
+def _number(loss: float) -> str:
+    return f"{loss:.4f}" if math.isfinite(loss) else "\N{EN DASH}"
 
 
 def _least(cells: pd.DataFrame, which: str) -> float:

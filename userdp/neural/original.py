@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -50,7 +51,7 @@ class Original:
         self._loss, self._samples, self.dtype = loss, samples, dtype
         self.module = as_trained(module, dtype)
         self.parameters = Parameters(self.module)
-        self._named = self.parameters.named
+        self._named: Callable[[Tensor], dict[str, Tensor]] = self.parameters.named
         self.module.requires_grad_(False)
         self._shared = self.module if isinstance(self.module, SharedModule) else None
         self._trial = samples if self._shared is None else samples.shortened(_SHORT)
