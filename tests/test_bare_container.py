@@ -1,4 +1,4 @@
-"""From nothing to the demo's picture, and to a private model of README's table: a bare Debian, Python, make and git.
+"""A bare Debian with Python, make and git gets from nothing to the demo's picture, and to README's private model.
 
 USERDP_BARE names another image with Python, TORCH what the demo installs. `pytest -s` shows what each step took.
 """

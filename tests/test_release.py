@@ -60,7 +60,7 @@ REPOSITORY = {"GITHUB_REPOSITORY": "people/userdp", "GITHUB_SHA": "abc123"}
 
 
 def targets(text: str) -> list[str]:
-    """Where the links and pictures of a page lead."""
+    """The targets of the links and pictures of a page."""
     return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
 
 

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from simulations.comparison import plots as comparison_plots
 from simulations.reports import plots
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 TEXT, MARK = 4.5, 3.0
 TEMPLATES = ROOT / "simulations" / "reports" / "templates"
 STYLE = (ROOT / "docs" / "site.css").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def schemes() -> dict[str, dict[str, np.ndarray]]:
 
 
 def in_the_dark(one: np.ndarray) -> np.ndarray:
-    """What site.css makes of a picture's colour: inverted by 0.88, its hue turned by half a circle, lightened."""
+    """A picture's colour as site.css shows it: inverted by 0.88, its hue turned by half a circle, lightened."""
     (share,) = map(float, re.findall(r"invert\(([\d.]+)\) hue-rotate\(180deg\)", STYLE))
     weights = np.array([0.213, 0.715, 0.072])  # of the turn's matrix in the standard of filters
     turned = (2 * np.tile(weights, (3, 1)) - np.eye(3)) @ (one[:3] * (1 - 2 * share) + share)
