@@ -71,14 +71,14 @@ def answered(node, x, asked):
 def _compared(case, seed, most=60, enough=()):
     """Compare users' rows in a company with those alone and in another; count users by function and coordinates.
 
-    Every fifth user, or two, is alone. All functions ask the same nodes: making one takes longer than most answers.
+    One user in forty, or two, is alone. All functions ask the same nodes: making one takes longer than most answers.
     """
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, rng.choice([2, 6, 40]), int(rng.choice([2, 3, 8, most]))).tolist()
     block, x, counted = case.block(sizes, seed), case.model(seed), Counter()
     kept = rng.permutation(len(sizes))[: int(rng.integers(1, len(sizes)))]
     few = np.isin(np.repeat(np.arange(len(sizes)), sizes), kept)
-    alone = rng.integers(0, len(sizes), max(2, len(sizes) // 5))
+    alone = rng.integers(0, len(sizes), max(2, len(sizes) // 40))
     node, some = node_of(case.problem, block), node_of(case.problem, block.thinned(few)[1])
     pieces = [moved(block.part(user, user + 1), int(rng.integers(0, 16))) for user in alone]
     others = [
@@ -116,7 +116,7 @@ def test_they_have_in_many_companies(path):
     counted, seed = Counter(), 100
     while seed < 100 + 2 * len(PATHS[path]) or min(counted.values()) < COMPARED:
         enough = {key for key, users in counted.items() if users >= COMPARED}
-        counted += _compared(PATHS[path][seed // 2 % len(PATHS[path])], seed, 600, enough)
+        counted += _compared(PATHS[path][seed // 2 % len(PATHS[path])], seed, 1000, enough)
         seed += 1
 
 
