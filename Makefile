@@ -29,7 +29,7 @@ PIP := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/py
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dist docs site install test test-slow test-change mutants mutate containers newest drill long lint format bench results clean
+.PHONY: demo dist docs site install test test-slow test-change mutants mutate containers newest drill long lock lint format bench results clean
 
 # Clients in Ray actors hold 10, 100 and 1,000 samples each; one seed and a short search keep it below a minute.
 demo: $(STAMP)-demo
@@ -115,6 +115,10 @@ dist: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps --target build/wheel dist/*.whl
 	PYTHONPATH=$(CURDIR)/build/wheel $(BIN)/pytest -q -c /dev/null --rootdir=. -W ignore -m "not slow" \
 		-k "readme_says or of_the_page" tests/test_readme.py
+
+# requirements.lock, after pyproject.toml or constraints.txt has changed.
+lock: $(STAMP)
+	$(BIN)/python deploy/lock.py --torch-backend cpu
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

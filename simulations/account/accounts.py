@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.pool import NullPool
 
+from simulations.account import schema
+from simulations.account.postgresql import guarded
 from simulations.records.run_directory import private_folder, writing
 from userdp.accounting.costs import Cost
 from userdp.accounting.filter import Price, Total, prices
@@ -53,6 +56,7 @@ _ENTRIES = sql.Table(
 )
 _WAIT = 60.0  # Seconds to wait for another process's transaction.
 _READERS_WAIT = 5.0  # Seconds that a reader waits for a writer who puts a transaction on the disk.
+_ANSWERS = {"connect_timeout": 10, "tcp_user_timeout": 60_000}  # s and ms after which PostgreSQL is away
 _LOCK = 0x75736572  # The key of the lock that writers take in PostgreSQL.
 
 
@@ -157,18 +161,24 @@ class Accounts:
             )
         if self._dialect == "sqlite" and place.database in (None, "", ":memory:"):
             raise BadInput("privacy.accounts names no file: write sqlite:///FILE, since accounts have to last")
-        if place.drivername == "postgresql":
-            place = place.set(drivername="postgresql+psycopg")
+        if self._dialect == "postgresql":
+            place = guarded(place)
         self.url = place.render_as_string(hide_password=True)
         self._file = Path(place.database or "") if self._dialect == "sqlite" else None
         # PostgreSQL: each statement after the lock has to see what others committed before; readers see one state.
         self._engine = _engine(place, _WAIT, "READ COMMITTED", _careful, "BEGIN IMMEDIATE")
         self._readers = _engine(place, _READERS_WAIT, "REPEATABLE READ", _as_told, "BEGIN")
 
+    @property
+    def file(self) -> Path | None:
+        """The file of SQLite's; None for PostgreSQL."""
+        return self._file
+
     def create(self, name: str, total: Total, *, anew: bool = True) -> None:
         """Make an account; `BadInput` if there is one of that name, unless it need not be ``anew``."""
         with self.transaction(making=True) as connection:
             _TABLES.create_all(connection)
+            schema.bring_up(connection, _TABLES)
             if connection.scalar(sql.select(_ACCOUNTS.c.name).where(_ACCOUNTS.c.name == name)) is None:
                 connection.execute(sql.insert(_ACCOUNTS).values(name=name, **asdict(total)))
             elif anew:
@@ -253,6 +263,10 @@ class Accounts:
                 if self._dialect == "postgresql" and not reads:
                     connection.execute(sql.text("SET LOCAL synchronous_commit = on"))
                     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+                if reads:
+                    schema.insist(connection)
+                else:
+                    schema.bring_up(connection, _TABLES)
                 yield connection
         except sql.exc.DBAPIError as error:
             reason = f"the accounts in {self.url} cannot be used: {str(error.orig).partition(chr(10))[0]}"
@@ -271,7 +285,7 @@ def _engine(place: sql.URL, wait: float, isolation: str, connected: Callable[...
     SQLite waits ``wait`` seconds for locks, and its transactions ``begin`` so; PostgreSQL has levels of ``isolation``.
     """
     if place.get_backend_name() != "sqlite":
-        return sql.create_engine(place, poolclass=NullPool, isolation_level=isolation)
+        return sql.create_engine(place, poolclass=NullPool, isolation_level=isolation, connect_args=_ANSWERS)
     engine = sql.create_engine(place, poolclass=NullPool, connect_args={"timeout": wait})
     sql.event.listen(engine, "connect", connected)
     sql.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
@@ -294,8 +308,12 @@ def _as_text(promises: Sequence[Guarantee]) -> str:
 
 def _entry(row: Any) -> Entry:
     price = Price(row.mu_squared, row.epsilon, row.delta)
-    promises = tuple(map(Guarantee.from_dict, json.loads(row.promises)))
-    return Entry(row.number, row.token, price, row.what, row.place, row.who, row.entered, promises)
+    return Entry(row.number, row.token, price, row.what, row.place, row.who, row.entered, _promises(row.promises))
+
+
+@lru_cache(maxsize=10_000)  # whoever keeps a federation reads the same entries again and again
+def _promises(text: str) -> tuple[Guarantee, ...]:
+    return tuple(map(Guarantee.from_dict, json.loads(text)))
 
 
 def somebody() -> str:

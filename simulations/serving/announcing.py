@@ -21,7 +21,7 @@ class Alarm:
         self._command = shlex.split(command) if command else []
 
     def __call__(self, alert: str, message: str, run: int | None = None) -> None:
-        """Warn of ``alert``: "refused", "failed" or "missing". A command that fails stops nothing."""
+        """Warn of ``alert``: "refused", "stalled", "failed" or "missing". A command that fails stops nothing."""
         log.warning("alert (%s): %s", alert, message)
         if not self._command:
             return

@@ -30,7 +30,6 @@ from userdp.errors import BadInput
 
 if TYPE_CHECKING:
     from simulations.serving.keeper import Keeper
-    from simulations.serving.page import Pulse
     from simulations.serving.queue import Queue, Scheduled
 
 app = typer.Typer(
@@ -150,10 +149,20 @@ def start(
     ),
     alert: Annotated[
         str | None,
-        option("Command for alerts, which gets JSON: silos that always miss, runs that are refused or failed."),
+        option("Command for alerts, which gets JSON: silos that always miss, runs refused, stalled or failed."),
     ] = None,
     log: Annotated[Literal["text", "json"], option("Form of the log, on standard output.")] = "text",
     pause: Annotated[float, option("Seconds between looks at queue and SuperLink.")] = 15.0,
+    keep_runs: Annotated[
+        int | None, option("Remove the files of done runs but the newest, and what accounts need.", min=1, metavar="N")
+    ] = None,
+    keep_days: Annotated[
+        float | None, option("The same of runs that ended longer ago; with both, either keeps.", min=0, metavar="DAYS")
+    ] = None,
+    gate: Annotated[str | None, option("The gate, whose certificate is watched, too.", metavar="HOST:PORT")] = None,
+    stalled: Annotated[
+        float, option("Minutes that a run may write nothing, beyond engine.timeout; then it is stopped.", min=1)
+    ] = 30.0,
     once: Annotated[bool, option("Do what is due, and end.", "--once")] = False,
     accounts: Address = None,
 ) -> None:
@@ -166,27 +175,33 @@ def start(
         from simulations.account.checking import compared  # noqa: PLC0415
         from simulations.deployment.submit import Link  # noqa: PLC0415
         from simulations.serving.announcing import FORMS, Alarm  # noqa: PLC0415
-        from simulations.serving.keeper import Keeper, identity  # noqa: PLC0415
+        from simulations.serving.keeper import identity  # noqa: PLC0415
+        from simulations.serving.retention import Tidying  # noqa: PLC0415
 
         log_to(sys.stdout, logging.INFO, FORMS[log])
         queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
         with identity(results.resolve()) as mine:
             compared(queue.accounts, results.resolve()).insist()
-            keeper = Keeper(queue, link, application, results.resolve(), mine, Alarm(alert), names)
+            given = queue, link, application, results.resolve(), mine, Alarm(alert), names, stalled * 60
+            keeper = Tidying(*given, keep_runs=keep_runs, keep_days=keep_days)
             if once or port is None:
                 while keeper.step() or not once:
                     time.sleep(pause)
             else:
-                _keep_and_show(keeper, host, port, token_file, None if insecure else keys, pause)
+                _keep_and_show(keeper, host, port, token_file, None if insecure else keys, pause, gate)
 
 
-def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, keys: Path | None, pause: float) -> None:
-    """Step and serve the page in one loop, until either ends."""
+def _keep_and_show(
+    keeper: "Keeper", host: str, port: int, token_file: Path, keys: Path | None, pause: float, gate: str | None = None
+) -> None:
+    """Step and serve the page in one loop, until either ends; what the page shows is looked at in a thread."""
     import asyncio  # noqa: PLC0415
+    from threading import Thread  # noqa: PLC0415
 
     from simulations.deployment.door import Door, Server  # noqa: PLC0415
+    from simulations.serving.health import Watch, connected  # noqa: PLC0415
     from simulations.serving.overview import overview  # noqa: PLC0415
-    from simulations.serving.page import Pulse, page, token_in  # noqa: PLC0415
+    from simulations.serving.page import page, token_in  # noqa: PLC0415
 
     if keys is not None and not (keys / "server.crt").is_file():
         if host not in _LOOPBACK:
@@ -195,12 +210,18 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
                 "or leave --host out"
             )
         keys = None
-    pulse = Pulse()
-    shown = page(lambda: overview(keeper.queue, keeper.results), token_in(token_file), pulse)
-    server = Server(shown, Door(), host, port, keys)
+    results = keeper.results
+    gates = [gate] if gate else []
+    watch = Watch(
+        lambda: overview(keeper.queue, results, keeper.link.keys, [keeper.link.address, *gates]),
+        lambda: connected(keeper.link, keeper.names),
+        keeper.pulse,
+    )
+    server = Server(page(watch, results, token_in(token_file)), Door(), host, port, keys)
+    Thread(target=watch.follow, args=(pause,), daemon=True).start()
 
     async def both() -> None:
-        stepping = asyncio.create_task(_step(keeper, pulse, pause))
+        stepping = asyncio.create_task(_step(keeper, pause))
         serving = asyncio.create_task(server.serve())
         await asyncio.wait({stepping, serving}, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
@@ -212,12 +233,11 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
     asyncio.run(both())
 
 
-async def _step(keeper: "Keeper", pulse: "Pulse", pause: float) -> None:
+async def _step(keeper: "Keeper", pause: float) -> None:
     import asyncio  # noqa: PLC0415
 
     while True:
         await asyncio.to_thread(keeper.step)  # it waits for Flower's commands, and pages should not
-        pulse.beat()
         await asyncio.sleep(pause)
 
 

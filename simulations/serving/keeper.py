@@ -20,7 +20,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from simulations.reports.report import copy_released
 from simulations.runs.build import Prepared, insist, server_datasets
 from simulations.runs.folder import conclude
 from simulations.serving.announcing import Alarm
+from simulations.serving.health import DATABASE, DISK, LINK, Pulse, connected
 from simulations.serving.queue import Queue, Scheduled, always_missing
 from strategies.core.base import UserLevelStrategy
 from userdp.errors import BadInput, RunFailed
@@ -58,7 +59,7 @@ ATTEMPTS = 3
 PAUSE = timedelta(minutes=10)
 _OF_ITS_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL)
 _IDENTITY = ".keeper"
-_OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
+OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
 
 
 def checked(config: RunConfig) -> UserLevelStrategy:
@@ -110,7 +111,9 @@ class Keeper:
     identity: str
     alarm: Alarm
     names: Path | None = None  # the file with the names of silos' nodes, which the SuperLink's job writes
+    stalled: float = 1800.0  # seconds that a run may write nothing, beyond the timeouts of its configuration
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    pulse: Pulse = field(default_factory=Pulse)
 
     def step(self) -> bool:
         """Bring the run under way, or the next one that is due, a step further; return whether there is one.
@@ -121,11 +124,16 @@ class Keeper:
         try:
             self._stop_cancelled()
             run = self.queue.take(self.now(), self.identity)
-            if run is not None:
+            if run is None:
+                self.pulse.follow(None)
+            else:
                 self._survive(run, self.results / str(run.folder))
         except (AccountsUnavailable, Unwritable, RunFailed) as error:
             log.warning("nothing moves: %s", error)
+            database, disk = isinstance(error, AccountsUnavailable), isinstance(error, Unwritable)
+            self.pulse.beat(DATABASE if database else DISK if disk else LINK)
             return True
+        self.pulse.beat()
         return run is not None
 
     def _survive(self, run: Scheduled, folder: Path) -> None:
@@ -166,8 +174,25 @@ class Keeper:
             self._done(run, folder)
         elif run.run is None:
             self._begin(run, folder)
-        elif (status := self._stopped(run.run)) is not None and not in_use(folder) and not ended(folder):
-            self._resume_or_give_up(run, folder, status)
+        else:
+            self._follow(run, run.run, folder)
+
+    def _follow(self, run: Scheduled, number: str, folder: Path) -> None:
+        """Look after a run that was submitted: one that shows nothing for too long is stopped, as if it had failed.
+
+        It shows something whenever a file in its folder is written, at least before and after each round.
+        """
+        engine = configuration_of(run.configuration).engine
+        limit = self.stalled + engine.timeout + engine.roster_timeout
+        sign = number, folder.stat().st_mtime_ns if folder.is_dir() else 0
+        silent = f"it wrote nothing for {limit / 60:.0f} minutes" if self.pulse.follow(sign, limit) > limit else None
+        status = self._stopped(number)
+        if silent and status is None:
+            self.link.ask("stop", number, "LINK")
+            self.alarm("stalled", f"run {run.number}, {run.name}, is stopped: {silent}", run.number)
+            status = silent
+        if status is not None and not in_use(folder) and not ended(folder):
+            self._resume_or_give_up(run, silent or _error(folder) or status)
 
     def _begin(self, run: Scheduled, folder: Path) -> None:
         """Enter a run into its account, unless it is entered, and submit it."""
@@ -178,7 +203,8 @@ class Keeper:
         try:
             with writing(f"--results: {folder}"):
                 private_folder(folder)
-                write_text(folder / _OWNER, as_json({"token": run.token}))
+                first = began(folder) or self.now()
+                write_text(folder / OWNER, as_json({"token": run.token, "began": first.isoformat()}))
             if not (folder / TOKEN).is_file():
                 self._check_not_asked(run, folder)
                 config = configuration_of(run.configuration)
@@ -188,12 +214,12 @@ class Keeper:
         except BadInput as error:
             self._refuse(run, str(error))
             return
-        silos = self._connected()
+        silos = connected(self.link, self.names)
         try:
             number = start(self.link, self.app, run.configuration, folder)
         except RunFailed as error:  # though the SuperLink has just answered
             self.queue.begun(run.number, "not submitted", silos)
-            self._resume_or_give_up(replace(run, attempts=run.attempts + 1), folder, str(error))
+            self._resume_or_give_up(replace(run, attempts=run.attempts + 1), _error(folder) or str(error))
             return
         self.queue.begun(run.number, number, silos)
         log.info("run %d, %s, is submitted as %s", run.number, run.name, number)
@@ -212,16 +238,6 @@ class Keeper:
     def _refuse(self, run: Scheduled, why: str) -> None:
         self.queue.finish(run.number, "refused", why, self.now())
         self.alarm("refused", f"run {run.number}, {run.name}, is refused: {why}", run.number)
-
-    def _connected(self) -> dict[str, bool]:
-        """Return each silo's SuperNode, by name if that is known, and whether it is connected.
-
-        A SuperNode has no data: whether it is connected says nothing about anybody's.
-        """
-        names = read_json(self.names) if self.names is not None and self.names.is_file() else {}
-        nodes = self.link.ask("supernode", "ls", "LINK")["nodes"]
-        present = [node for node in nodes if node["status"] != "unregistered"]
-        return {names.get(str(node["node-id"]), str(node["node-id"])): node["status"] == "online" for node in present}
 
     def _stopped(self, number: str) -> str | None:
         """Return how a run ended, as Flower says; None while it has not ended."""
@@ -251,8 +267,7 @@ class Keeper:
         except BadInput as error:
             log.warning("no report for others: %s", error)
 
-    def _resume_or_give_up(self, run: Scheduled, folder: Path, status: str) -> None:
-        why = _error(folder) or status
+    def _resume_or_give_up(self, run: Scheduled, why: str) -> None:
         if run.attempts < ATTEMPTS:
             self.queue.put_back(run.number, self.now() + PAUSE, why)
             log.warning("run %d, %s, stopped and is resumed: %s", run.number, run.name, why)
@@ -291,10 +306,18 @@ def _entered(folder: Path) -> tuple[str, str]:
         ) from None
 
 
+def began(folder: Path) -> datetime | None:
+    """Return when the run of a folder was begun for the first time; None if that cannot be read."""
+    try:
+        return datetime.fromisoformat(read_json(folder / OWNER)["began"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def _belongs(folder: Path, token: str) -> bool:
     """Return whether a folder is that of the run of the queue with this token, or of none yet, nor its copy."""
-    if (folder / _OWNER).is_file():
-        return bool(read_json(folder / _OWNER)["token"] == token)
+    if (folder / OWNER).is_file():
+        return bool(read_json(folder / OWNER)["token"] == token)
     if (entered := token_of(folder)) is not None:
         return entered == token
     return not (folder.parent / RELEASED / folder.name).exists() and not (folder.is_dir() and any(folder.iterdir()))

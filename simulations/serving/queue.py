@@ -22,6 +22,7 @@ import pandas as pd
 import sqlalchemy as sql
 
 from simulations.account.accounts import Accounts, somebody
+from simulations.account.schema import bring_up
 from simulations.config.run_config import NAME
 from userdp.errors import BadInput
 
@@ -156,10 +157,13 @@ class Queue:
                     _insert(connection, again, run.first, next_time(run.first, run.every, now))
 
     def cancel(self, number: int) -> Scheduled:
-        """Take a run out of the queue, with its repetitions, and return it as it was; what it asked stays charged."""
+        """Take a run out of the queue, with its repetitions, and return it as it was; what it asked stays charged.
+
+        One that failed is given up: nobody retries it any more.
+        """
         with self._table() as connection:
             run = _one(connection, number)
-            if run.state not in OPEN:
+            if run.state not in (*OPEN, "failed"):
                 raise BadInput(f"run {number} is {run.state} already")
             _update(connection, number, state="cancelled", reason=f"by {somebody()}")
         return run
@@ -185,6 +189,7 @@ class Queue:
     def _table(self) -> Iterator[sql.Connection]:
         with self.accounts.transaction(making=True) as connection:
             _TABLES.create_all(connection)
+            bring_up(connection, _TABLES)
             yield connection
 
 

@@ -138,12 +138,12 @@ class LookUps:
         self._sums: dict[str, Sparse] = {name: csr_array((users, named[name].numel())) for name in looked}
         self.entries, self.numbers = sum(named[name].numel() for name in looked), 0
 
-    def named(self, model: Tensor) -> dict[str, Tensor]:
-        """Return parameters by name: those outside of tables at a user's ``model`` (..., d + 1), and the tables."""
-        *rest, user = torch.split(model, self._sizes, dim=-1)
-        left = iter(rest)
+    def named(self, models: Tensor) -> dict[str, Tensor]:
+        """Return parameters by name: those outside of tables at users' ``models`` (..., d + 1), and the tables."""
+        *rest, user = torch.split(models, self._sizes, dim=-1)
+        left, lead = iter(rest), models.shape[:-1]
         return {
-            name: self._table(name, user) if name in self._looked else next(left).reshape(*model.shape[:-1], *one.shape)
+            name: self._table(name, user) if name in self._looked else next(left).reshape(*lead, *one.shape)
             for name, one in self._named.items()
         }
 

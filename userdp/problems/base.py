@@ -177,9 +177,9 @@ class Problem(ABC):
             None for no such bound. Zero for a gradient that depends on no model, bit for bit.
         bends_boundedly: whether `user_curvatures` has bounds. The loss is then convex at every model, if it is
             certified as convex on the domain.
-        fixed_order: whether a user's gradients, losses and sums have the same last bits in every block within
-            `userdp.arrays.fixed_order`. Each class says so of itself: a subclass, which may add up otherwise, inherits
-            nothing, and its users are computed one by one where noise is secure.
+        fixed_order: whether a user's gradients (also at its own model), losses and sums have the same last bits in
+            every block within `userdp.arrays.fixed_order`. Each class says so of itself: a subclass, which may add up
+            otherwise, inherits nothing, and its users are computed one by one where noise is secure.
         mean_sufficient: whether users' gradients read nothing of samples but `userdp.problems.segments.user_means`;
             each class says so of itself.
         tables: the tables of rows among the parameters, such as embeddings; None for none.

@@ -4,8 +4,9 @@ import asyncio
 import sqlite3
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,9 +15,10 @@ from helpers_accounts import own_postgres
 from simulations.account import accounts as module
 from simulations.account.accounts import Accounts, Wanted
 from simulations.serving import page as pages
+from simulations.serving.health import Pulse, Watch
 from simulations.serving.overview import Overview, overview
-from simulations.serving.page import Pulse, page
-from simulations.serving.queue import STATES, Queue
+from simulations.serving.page import page
+from simulations.serving.queue import Queue
 from userdp.accounting import Guarantee, Total
 from userdp.accounting.guarantee import ONE_GAUSSIAN
 from userdp.errors import BadInput
@@ -32,14 +34,24 @@ ODD = [
 
 @dataclass
 class Asked:
-    """Asks an app in this process, and notes what it raises beyond its answer."""
+    """Asks an app in this process, each time after a look of its watch, and notes what it raises beyond its answer."""
 
     look: object
     pulse: Pulse = field(default_factory=Pulse)
+    results: Path = Path("nowhere")
+    nodes: object = dict
+    looks: bool = True
+
+    def __post_init__(self):
+        self.watch = Watch(self.look, self.nodes, self.pulse)
 
     def __call__(self, path, method="GET", raises=False, **more):
+        if self.looks:
+            self.watch.look()
+
         async def asked():
-            transport = httpx.ASGITransport(page(self.look, TOKEN, self.pulse), raise_app_exceptions=not raises)
+            app = page(self.watch, self.results, TOKEN)
+            transport = httpx.ASGITransport(app, raise_app_exceptions=not raises)
             async with httpx.AsyncClient(transport=transport, base_url="https://serve") as client:
                 return await client.request(method, path, **more)
 
@@ -47,7 +59,7 @@ class Asked:
 
 
 def nothing():
-    return Overview([], dict.fromkeys(STATES, 0), [], {}, [])
+    return Overview(datetime.now(UTC), [], [], None, [], [], 50, 100)
 
 
 def check_headers(answer):
@@ -66,7 +78,8 @@ def test_a_run_that_no_database_can_hold_is_not_found(number):
 
 
 def broken():
-    raise RuntimeError("a defect")
+    """Return what no page can show: a defect."""
+    return replace(nothing(), queued=None)
 
 
 def silent():
@@ -82,7 +95,8 @@ ANSWERS = {
     "letters beyond ASCII": (401, nothing, "/", "GET", {"Authorization": "Basic é".encode("latin-1")}),
     "a defect": (500, broken, "/", "GET", KNOWN),
     "no database": (503, silent, "/metrics", "GET", KNOWN),
-    "healthy": (200, silent, "/healthz", "GET", {}),
+    "healthy": (200, nothing, "/healthz", "GET", {}),
+    "not healthy": (503, silent, "/healthz", "GET", {}),
     "seen": (200, nothing, "/", "GET", KNOWN),
     "no report": (404, nothing, "/runs/7/report.html", "GET", KNOWN),
 }
@@ -97,29 +111,32 @@ def test_every_answer_has_the_headers(case):
     check_headers(answer)
 
 
-def test_health_and_refusals_wait_for_no_database():
-    """More requests hang in the database than the page has threads: health and a stranger are answered meanwhile."""
-    released, begun = threading.Event(), threading.Semaphore(0)
+@pytest.mark.parametrize("hung", ["look", "nodes"])
+def test_no_answer_waits_for_the_database_or_the_superlink(hung):
+    """The watch's own thread hangs in one of them, and whoever asks is answered meanwhile, from the look before."""
+    released, begun, again = threading.Event(), threading.Event(), []
 
-    def hangs():
-        begun.release()
-        released.wait()
-        return nothing()
+    def hangs(which, answer):
+        if which == hung and not asked.looks:
+            again.append(begun.is_set())
+            begun.set()
+            released.wait(0 if again[-1] else None)
+        return answer
 
-    async def asked():
-        transport = httpx.ASGITransport(page(hangs, TOKEN, Pulse()))
-        async with httpx.AsyncClient(transport=transport, base_url="https://serve") as client:
-            waiting = [asyncio.create_task(client.get("/", headers=KNOWN)) for _ in range(60)]
-            for _ in range(40):
-                await asyncio.to_thread(begun.acquire)
-            quick = [await client.get("/healthz"), await client.get("/"), await client.get("/nowhere")]
-            assert not any(task.done() for task in waiting)
-            released.set()
-            return quick, [task.status_code for task in await asyncio.gather(*waiting)]
-
-    quick, slow = asyncio.run(asked())
-    assert [answer.status_code for answer in quick] == [200, 401, 404]
-    assert set(slow) == {200}
+    asked = Asked(lambda: hangs("look", nothing()), nodes=lambda: hangs("nodes", {"node-1": True}))
+    assert asked("/healthz").status_code == 200
+    asked.looks = False
+    thread = threading.Thread(target=asked.watch.look)
+    thread.start()
+    begun.wait()
+    answers = [asked(path, headers=KNOWN) for path in ("/healthz", "/", "/metrics", "/nowhere") for _ in range(60)]
+    assert (thread.is_alive(), again) == (True, [False])
+    assert [answer.status_code for answer in answers] == [200] * 180 + [404] * 60
+    asked.pulse.seconds = 0.0  # time passes
+    for path in ("/healthz", "/"):
+        assert "The last look is too old" in asked(path, headers=KNOWN).text
+    released.set()
+    thread.join()
 
 
 def promise():
@@ -171,7 +188,7 @@ def test_a_writer_is_not_kept_waiting_by_a_reader(kept):
 
 
 @pytest.mark.parametrize("fault", ["locked", "gone", "damaged"])
-def test_pages_say_that_the_database_does_not_answer(kept, tmp_path, fault):
+def test_pages_say_that_the_database_cannot_be_used(kept, tmp_path, fault):
     asked = Asked(lambda: overview(kept, tmp_path))
     other = sqlite3.connect(kept.accounts._file, isolation_level=None)
     try:
@@ -184,8 +201,9 @@ def test_pages_say_that_the_database_does_not_answer(kept, tmp_path, fault):
             kept.accounts._file.write_bytes(b"x" * 5000)
         for path in PATHS:
             answer = asked(path, headers=KNOWN)
-            assert (answer.status_code, answer.text) == (503, "the database does not answer\n")
+            assert answer.status_code == 503
+            assert "The database cannot be used" in answer.text
             check_headers(answer)
-        assert asked("/healthz").status_code == 200
+        assert "The database cannot be used" in asked("/healthz").text
     finally:
         other.close()

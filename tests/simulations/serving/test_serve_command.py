@@ -63,7 +63,9 @@ def test_whoever_has_a_certificate_serves_the_page_with_it_and_beyond_this_machi
     for host in ("0.0.0.0", "127.0.0.1"):
         made.clear()
         with pytest.raises(BadInput if folder == "without" and host == "0.0.0.0" else Made):
-            _keep_and_show(SimpleNamespace(queue=None, results=tmp_path), host, 1, tmp_path / "token", keys, 1.0)
+            _keep_and_show(
+                SimpleNamespace(queue=None, results=tmp_path, pulse=None), host, 1, tmp_path / "token", keys, 1.0
+            )
         assert made.get("keys") == (keys if folder == "coordinator" else None)
 
 

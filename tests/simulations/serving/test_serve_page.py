@@ -1,17 +1,20 @@
 """docs/serve.md and docker-compose.serve.yml: commands run as written, and what is listed is what there is."""
 
+import inspect
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
 from examples import call
 from helpers_flower import ROOT
 
-from simulations.deployment.keys import make_keys
-from simulations.serving.keeper import ATTEMPTS, PAUSE
-from simulations.serving.page import Pulse
+from simulations.account.postgresql import PASSWORD
+from simulations.deployment.keys import ACCOUNTS, make_keys
+from simulations.serving.command import start
+from simulations.serving.health import Pulse
+from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper
 from simulations.serving.queue import STATES
 
 PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
@@ -37,7 +40,9 @@ def test_states_metrics_and_numbers_of_the_page_are_those_of_the_code():
     source = (ROOT / "simulations/serving/page.py").read_text(encoding="utf-8")
     assert set(re.findall(r"`(userdp_\w+)`", PAGE)) == set(re.findall(r'"(userdp_\w+)"', source))
     assert (ATTEMPTS, PAUSE.total_seconds(), Pulse().seconds) == (3, 600, 300)
-    for words in ("after three attempts", "ten minutes later", "within five minutes"):
+    assert "`--stalled` (30 minutes)" in PAGE
+    assert inspect.signature(start).parameters["stalled"].default == 30 == Keeper.stalled / 60
+    for words in ("after three attempts", "ten minutes later", "after five minutes"):
         assert words in PAGE
 
 
@@ -76,12 +81,18 @@ def test_files_that_services_read_are_those_that_keys_makes(composed, tmp_path):
     coordinator, accounts = tmp_path / "coordinator", tmp_path / "accounts"
     named = set(re.findall(r"/keys/([\w.]+)", str(composed["services"]["serve"])))
     assert named | {"server.crt", "server.key"} <= {path.name for path in coordinator.iterdir()}
-    assert {path.name for path in accounts.iterdir()} == {"ca.crt", "password"}
-    host, *_, user, password = (coordinator / "pgpass").read_text().strip().split(":")
-    assert (accounts / "password").read_text() == password
-    assert (host, user) == ("accounts", composed["services"]["accounts"]["environment"]["POSTGRES_USER"])
-    assert f"{user}@{host}/" in composed["services"]["serve"]["environment"]["USERDP_ACCOUNTS"]
+    assert {path.name for path in accounts.iterdir()} == {"ca.crt", "password", "server.crt", "server.key"}
+    assert (accounts / "password").read_text() == (coordinator / "accounts.password").read_text()
+    for name in ("ssl_cert_file", "ssl_key_file"):
+        (file,) = re.findall(rf"{name}=/keys/(\S+)", composed["services"]["accounts"]["command"])
+        assert (accounts / file).is_file()
+    user = composed["services"]["accounts"]["environment"]["POSTGRES_USER"]
+    environment = composed["services"]["serve"]["environment"]
+    assert f"{user}@{ACCOUNTS}/" in environment["USERDP_ACCOUNTS"]
+    assert environment[PASSWORD] == "/keys/accounts.password"
+    certificate = x509.load_pem_x509_certificate((accounts / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert ACCOUNTS in names.get_values_for_type(x509.DNSName)
     assert len((coordinator / "page.token").read_text()) >= 32
     assert make_keys(tmp_path / "others", 1)
     assert not (tmp_path / "others" / "accounts").exists()
-    assert Path("/keys") / "pgpass" == Path(composed["services"]["serve"]["environment"]["PGPASSFILE"])

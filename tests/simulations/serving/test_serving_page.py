@@ -15,16 +15,15 @@ from examples import GUARANTEE
 from helpers_browser import DESK, PHONE, SCHEMES, check_seen, measured, needs_chromium
 from helpers_serving import Federation, queue_of, text
 from prometheus_client.parser import text_string_to_metric_families
-from test_page_answers import PATHS, TOKEN, Asked, check_headers
+from test_page_answers import PATHS, TOKEN, Asked, check_headers, nothing
 
 from simulations.account.accounts import Accounts
 from simulations.records.released_fields import is_private
-from simulations.reports.report import fill
 from simulations.serving.announcing import FORMS, Alarm, JsonLines
+from simulations.serving.health import Pulse, connected
 from simulations.serving.keeper import Keeper
-from simulations.serving.overview import Overview, Shown, _progress, overview
-from simulations.serving.page import Pulse, token_in
-from simulations.serving.queue import STATES
+from simulations.serving.overview import Budget, Shown, _progress, overview
+from simulations.serving.page import _page, token_in
 from simulations.terminal import log_to
 from userdp.accounting import Guarantee, Total
 from userdp.errors import BadInput
@@ -34,7 +33,10 @@ NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    """A federation in which one run is done, one refused, one stopped and one under way; (queue, results, pulse)."""
+    """A federation in which one run is done, one refused, one stopped and one under way.
+
+    Returns (queue, results, SuperLink).
+    """
     folder = tmp_path_factory.mktemp("kept")
     url = f"sqlite:///{folder / 'accounts.sqlite'}"
     federation, queue = Federation(home=folder / "home"), queue_of(url)
@@ -52,7 +54,7 @@ def kept(tmp_path_factory):
         queue.put_back(3, NOON + timedelta(days=1), "a silo of 4711 people left")
         queue.add("weekly", text(epsilon=0.1), "clinic", NOON, "weekly")
         keeper.step()
-    return queue, folder / "results"
+    return queue, folder / "results", federation
 
 
 @pytest.fixture
@@ -62,8 +64,8 @@ def pulse():
 
 @pytest.fixture
 def client(kept, pulse):
-    queue, results = kept
-    return Asked(lambda: overview(queue, results), pulse)
+    queue, results, federation = kept
+    return Asked(lambda: overview(queue, results), pulse, results, lambda: connected(federation, None))
 
 
 def bearer(token):
@@ -115,7 +117,7 @@ def test_nobody_else_sees_anything(client, path, header):
 
 def test_nothing_private_is_on_a_page_and_none_asks_another_server(kept, client):
     """Neither names nor values of private fields, of any file of any run; nor why a run stopped."""
-    _, results = kept
+    _, results, _ = kept
     pages = [client(path, headers=bearer(TOKEN)) for path in PATHS]
     for one in pages:
         assert "_private" not in one.text
@@ -145,16 +147,18 @@ def test_metrics_are_those_of_prometheus_and_tell_the_budget(client, pulse):
     }
     assert seen["userdp_account_epsilon", "clinic", "total"] == pytest.approx(1.2)
     assert 1.0 < seen["userdp_account_epsilon", "clinic", "spent"] < 1.2
-    assert (seen["userdp_run",], seen["userdp_run_rounds",]) == (1, 2)
-    assert seen["userdp_run_spent_epsilon",] == pytest.approx(1.0)
+    assert (seen["userdp_run",], seen["userdp_run_attempts",]) == (4, 1)
     assert (seen["userdp_silo_connected", "11"], seen["userdp_silo_connected", "12"]) == (1, 0)
+    assert seen["userdp_account_runs", "clinic"] == 2
+    assert 0 < seen["userdp_disk_free_bytes",] < seen["userdp_disk_bytes",]
+    assert 0 <= seen["userdp_look_age_seconds",] < 3600
     assert seen["userdp_healthy",] == 1
     pulse.seconds = 0.0
     assert values()["userdp_healthy",] == 0
 
 
 def test_health_is_for_everybody_and_says_whether_the_keeper_moves(client, pulse):
-    assert client("/healthz").text == "ok\n"
+    assert re.fullmatch(r"ok\nThe last look was \d+ s ago\n", client("/healthz").text)
     pulse.seconds = 0.0
     stuck = client("/healthz")
     assert stuck.status_code == 503
@@ -218,14 +222,12 @@ def test_a_run_that_has_not_ended_shows_all_that_is_promised_and_no_less_than_wa
 
 def test_no_epsilon_on_the_page_is_rounded_down_and_a_name_is_no_markup():
     spent = 1.00049
-    account = SimpleNamespace(
-        name="clinic", total=Total(4.0, 1e-3), spent_epsilon=2.00004, left_epsilon=1.0, entries=()
-    )
+    account = Budget("clinic", Total(4.0, 1e-3), 2.00004, 1.0, 0, 0)
     queued = SimpleNamespace(number=1, name="<i>mark", account=None, earliest=NOON, every=None, state="done")
     shown = Shown(queued, 2, spent, replace(GUARANTEE, epsilon=spent), None, None)
-    seen = Overview([shown], dict.fromkeys(STATES, 0), [account], {}, [])
-    written = fill("federation.html.md", {"seen": seen, "states": STATES, "healthy": True})
+    written = _page(replace(nothing(), runs=[shown], accounts=[account]), [])
     assert "<i>mark" not in written
-    for name, least in (("epsilon", spent), ("spent", 2.00004)):
-        figure = re.search(rf'data-name="{name}" class="number">([0-9.]+)<', written)[1]
+    budgets, _, runs = written.partition("<h2>Runs")
+    for part, name, least in ((runs, "epsilon", spent), (budgets, "spent", 2.00004)):
+        figure = re.search(rf'data-name="{name}" class="number">([0-9.]+)<', part)[1]
         assert least <= float(figure) < least * 1.001
