@@ -29,7 +29,7 @@ PIP := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/py
 # Compiled modules and tests are kept, whatever the shell says: a dozen processes import them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo dist docs site install test test-slow test-change mutants mutate containers newest drill long lint format bench results clean
+.PHONY: demo dist docs site install test test-slow test-change mutants mutate containers newest drill long lock lint format bench results clean
 
 # Clients in Ray actors hold 10, 100 and 1,000 samples each; one seed and a short search keep it below a minute.
 demo: $(STAMP)-demo
@@ -116,6 +116,10 @@ dist: $(STAMP)
 	PYTHONPATH=$(CURDIR)/build/wheel $(BIN)/pytest -q -c /dev/null --rootdir=. -W ignore -m "not slow" \
 		-k "readme_says or of_the_page" tests/test_readme.py
 
+# requirements.lock, after pyproject.toml or constraints.txt has changed.
+lock: $(STAMP)
+	$(BIN)/python deploy/lock.py --torch-backend cpu
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -132,6 +136,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/clipping.py --check
 	$(BIN)/python benchmarks/population.py --check
 	$(BIN)/python benchmarks/sparse.py --check
+	$(BIN)/python benchmarks/embeddings.py --check
 	$(BIN)/python benchmarks/secure.py --check
 	$(BIN)/python benchmarks/adapters.py --check
 	$(BIN)/python benchmarks/regress.py $(REGRESS_ARGS)

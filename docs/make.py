@@ -2,7 +2,7 @@
 
 A test fails when a page on disk is not what this makes. Git ignores the pages and pictures that follow from the code
 alone, so that two people's changes do not collide; `make site` makes them, and with ``--gallery`` the reports of
-the gallery, which takes most of a minute.
+the gallery, which takes most of a minute. ``--notebooks`` runs the notebooks.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from making import (
     language,
     neural,
     neural_speed,
+    notebooks,
     paper_pictures,
     papers_index,
     pictures,
@@ -123,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a page is stale")
     parser.add_argument("--gallery", action="store_true", help="make its reports, too, if anything changed since")
+    parser.add_argument("--notebooks", action="store_true", help="run them, too, and store what their cells give")
     asked = parser.parse_args()
     try:
         stale = {path: text for path, text in pages().items() if text != _written(path)}
@@ -136,6 +138,8 @@ def main() -> None:
         print(path)
     if asked.gallery and gallery.make():
         print("docs/gallery/*.html")
+    for name in notebooks.store(ROOT / "docs") if asked.notebooks else ():
+        print(f"docs/{name}")
 
 
 def _written(path: str) -> str:

@@ -1,5 +1,6 @@
 """The site holds every page once, its links lead somewhere, and what it shows can be typed. Needs no site builder."""
 
+import doctest
 import importlib
 import json
 import posixpath
@@ -35,6 +36,11 @@ def site(module_of):
     return module_of("making.site")
 
 
+@pytest.fixture(scope="module")
+def reference(module_of):
+    return module_of("making.reference")
+
+
 def listed(entries) -> list[str]:
     if isinstance(entries, str):
         return [entries]
@@ -46,8 +52,8 @@ def settings() -> dict:
     return yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
-def test_the_navigation_has_every_page_once_and_no_other(site):
-    pages = [*site.sources().values(), *site.reference()]
+def test_the_navigation_has_every_page_once_and_no_other(site, reference):
+    pages = [*site.sources().values(), *reference.reference()]
     shown = listed(site.navigation(settings()["nav"], pages))
     assert Counter(shown) == Counter(pages)
     assert {site.sources()[page] for page in PAGES} <= set(shown)
@@ -90,14 +96,44 @@ def test_what_pages_plan_of_the_shipped_files_can_be_planned():
 
 
 def test_every_page_is_found_within_two_clicks_from_the_first(site):
-    pages = site.sources()
-    reached = {"README.md"}
-    for _ in range(2):
-        for source in sorted(reached):
-            links = re.findall(r"\]\(([^)\s#]+)", (ROOT / source).read_text(encoding="utf-8"))
-            found = {posixpath.normpath(posixpath.join(posixpath.dirname(source), link)) for link in links}
-            reached |= found & {*pages}
-    assert {*pages} - reached == set()
+    first = leads_to("README.md", site)
+    reached = {"README.md"}.union(first, *(leads_to(page, site) for page in first))
+    assert {*site.sources()} - reached == set()
+
+
+QUESTIONS = {
+    "How many people have this property?": ("docs/query.md", 'statistic = "count"'),
+    "How do I train on my CSV file?": ("docs/train.md", "people.csv"),
+    "What does epsilon mean for a person?": ("docs/meaning.md", "epsilon"),
+    "Which strategy is best for my data?": (
+        "docs/compare-strategies.md",
+        "best for your kind of data",
+    ),
+    "Who has to be trusted?": ("docs/guarantees.md", "trusted"),
+    "What may I publish of a run's folder?": ("docs/what-leaves.md", "may see"),
+    "How do I keep many runs within one budget?": ("docs/account.md", "account create"),
+    "How do I fine-tune a language model?": ("docs/language.md", "adapter"),
+    "How do I run it at several hospitals?": ("docs/deployment.md", "silo"),
+    "What happens if a machine dies during a run?": ("docs/resume.md", "resume"),
+    "What does this setting do?": ("docs/configuration.md", "max_missing"),
+    "How do I report a weakness?": ("SECURITY.md", "Report it in private"),
+}
+"""Question -> the page with its answer, and words of it."""
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered_within_two_clicks_from_the_first_page(question, site):
+    answer, words = QUESTIONS[question]
+    assert words in site.text(answer)
+    first = leads_to("README.md", site)
+    assert answer in first or any(answer in leads_to(page, site) for page in first)
+
+
+def leads_to(source: str, site) -> set[str]:
+    """The pages that a page links to."""
+    links = re.findall(r"\]\(([^)\s#]+)", site.text(source))
+    found = {posixpath.normpath(posixpath.join(posixpath.dirname(source), link)) for link in links}
+    return found & {*site.sources()}
 
 
 def test_pages_have_at_most_45_000_words_without_what_is_made_whole():
@@ -107,17 +143,18 @@ def test_pages_have_at_most_45_000_words_without_what_is_made_whole():
 
 
 def written(path: Path) -> str:
-    """The text of a page, or of a notebook's cells."""
+    """The text of a page; the prose of a notebook, whose code is code that tests run."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return text
-    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
 
 
 def test_a_folder_of_the_navigation_stands_for_its_pages_the_readme_first(site):
     pages = ["a.md", "b/a.md", "b/README.md", "c/d.md"]
     opened = site.navigation(["a.md", {"Many": "b/"}, {"Deep": [{"Of": "c/"}]}], pages)
     assert opened == ["a.md", {"Many": ["b/README.md", "b/a.md"]}, {"Deep": [{"Of": ["c/d.md"]}]}]
+    assert site.navigation([{"Tried": "one.ipynb"}], pages) == [{"Tried": "one.md"}]
 
 
 def test_a_folder_whose_readme_has_headings_is_shown_in_their_order(site, tmp_path):
@@ -179,20 +216,45 @@ def test_links_lead_to_pages_and_what_is_no_page_is_a_path(site, tmp_path, sourc
     assert site.rewritten(text, source, PLACES, tmp_path) == (text if shown is None else shown)
 
 
-def test_every_link_of_the_site_leads_to_a_page_or_a_file_of_it(site):
+def test_every_link_of_the_site_leads_to_a_page_or_a_file_of_it(site, reference):
     places = site.sources()
-    there = {*places.values(), *site.reference()}
+    there = {*places.values(), *reference.reference()}
     for source, place in places.items():
-        text = site.rewritten((ROOT / source).read_text(encoding="utf-8"), source, places)
+        text = site.rewritten(site.text(source), source, places)
         for link in re.findall(r"\]\(([^)\s#]+)", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)):
             target = posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
             assert "://" in link or target in there or (ROOT / "docs" / target).is_file(), f"{source}: {link}"
 
 
-def test_the_reference_has_every_public_face(site):
-    names = [place.removeprefix("api/").removesuffix(".md") for place in site.reference()]
+def test_the_reference_has_every_public_face(reference):
+    names = [place.removeprefix("api/").removesuffix(".md") for place in reference.reference()]
     assert {"userdp", "strategies", "simulations", "userdp.accounting"} <= set(names)
     assert all(importlib.import_module(name).__doc__ for name in names)
+
+
+@pytest.mark.parametrize("package", ["userdp", "strategies", "simulations"])
+def test_the_reference_shows_every_public_name_and_an_example_of_each_class(package, reference):
+    page = reference.reference()[f"api/{package}.md"]
+    module = importlib.import_module(package)
+    assert reference.names(package) == module.__all__
+    shown = re.findall(r"^::: (\S+)$", page, re.MULTILINE)[1:]
+    assert [place.rpartition(".")[2] for place in shown] == module.__all__
+    classes = {name for name in module.__all__ if isinstance(getattr(module, name), type)}
+    _, own = reference.examples()[package]
+    assert classes <= set(own) <= set(module.__all__)
+    assert [name for name, example in own.items() if name.lower() not in example.lower()] == []
+
+
+@pytest.mark.parametrize("package", ["userdp", "strategies", "simulations"])
+def test_the_examples_of_the_reference_run(package, reference, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begins, own = reference.examples()[package]
+    wrong = []
+    for name, example in own.items():
+        found = doctest.DocTestParser().get_doctest(f"{begins}\n{example}\n", {}, name, None, 0)
+        assert found.examples[-1].want, f"{package}.{name}: the example shows no result"
+        doctest.DocTestRunner(verbose=False).run(found, out=wrong.append)
+    assert not wrong, "".join(wrong)
 
 
 def test_every_strategy_has_a_page_and_no_other_does():

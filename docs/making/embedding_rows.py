@@ -1,6 +1,7 @@
 """The log losses of docs/neural.md by which rows of an embedding train, from research/results/embedding_rows.csv."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -8,35 +9,57 @@ import pandas as pd
 from making.courses import fill
 
 RESULTS = Path(__file__).resolve().parents[2] / "research" / "results" / "embedding_rows.csv"
-CHOICES = ("all", "found", "each_round")
+CHOICES = ("all", "found", "each_round", "projected")
 
 
 def section() -> str:
-    """Return the table, and a sentence about where a choice of rows halves what all rows leave."""
-    losses, seeds, people = _best()
-    head = ["model", "users", "items", "epsilon", *(f"`{each}`" for each in CHOICES), "constant", "no privacy"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    halved = []
-    for name, epsilon in dict.fromkeys((name, epsilon) for name, epsilon, _ in losses if math.isfinite(epsilon)):
-        own = {each: losses[name, epsilon, each] for each in CHOICES}
-        constant, free = losses[name, math.inf, "constant"], losses[name, math.inf, "all"]
-        numbers = (f"{value:.4f}" for value in (*own.values(), constant, free))
-        users, items = people[name]
-        lines.append(f"| {name} | {users:,} | {items:,} | {epsilon:g} | {' | '.join(numbers)} |")
-        best = min(own, key=own.__getitem__)
-        if best != "all" and own[best] - free <= (own["all"] - free) / 2:
-            halved.append(f"{name} at epsilon {epsilon:g} (`{best}`)")
-    shares = [f"{name} {loss:.4f}" for (name, _, rows), loss in losses.items() if rows == "own_share"]
-    told = f"The mean of each item alone, without privacy, has: {', '.join(shares)}. "
-    told += f"Choosing rows halves the gap that all leave to no privacy for: {', '.join(halved) or 'none'}."
-    return "\n".join([*lines, "", fill(f"Means of {seeds} seeds. {told}")])
-
-
-def _best() -> tuple[dict[tuple[str, float, str], float], int, dict[str, tuple[int, int]]]:
-    """Return (population, epsilon, rows) -> the mean loss at the best step; the seeds; population -> users, items."""
+    """Return the table, and sentences about where a choice of rows pays, and what an oracle leaves."""
     rows = pd.read_csv(RESULTS)
-    means = rows.groupby(["population", "epsilon", "rows", "step"], dropna=False, sort=False)["loss"].mean()
-    best = means.groupby(["population", "epsilon", "rows"], sort=False).min()
-    sizes = rows.groupby("population", sort=False)[["users", "items"]].first()
-    people = {str(name): (int(users), int(items)) for name, users, items in sizes.itertuples(name=None)}
-    return {(str(a), float(b), str(c)): float(loss) for (a, b, c), loss in best.items()}, rows["seed"].nunique(), people
+    means = rows.groupby(["population", "epsilon", "rows", "kept", "step"], dropna=False, sort=False)["loss"].mean()
+    best = means.groupby(["population", "epsilon", "rows", "kept"], dropna=False, sort=False).min().reset_index()
+    head = ["users of", "epsilon", *(f"`{each}`" for each in CHOICES), "known", "noiseless", "constant", "no privacy"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    pays, halves, could, noise = (list[str]() for _ in range(4))
+    for (name, epsilon), cell in best[best["epsilon"] < math.inf].groupby(["population", "epsilon"], sort=False):
+        own = {which: _least(cell, which) for which in CHOICES}
+        free = best[(best["population"] == name) & (best["epsilon"] == math.inf)]
+        known, kept = min(cell[cell["rows"] == "known"][["loss", "kept"]].to_numpy().tolist(), default=(math.nan, 0.0))
+        quiet, constant, none = (
+            _least(free[free["kept"] == kept], "known"),
+            _least(free, "constant"),
+            _least(free, "all"),
+        )
+        numbers = (*own.values(), known, quiet, constant, none)
+        lines.append(f"| {name} | {epsilon:g} | {' | '.join(map(_number, numbers))} |")
+        case, middle = f"{name} {epsilon:g}", (own["all"] + none) / 2
+        least = min(own, key=own.__getitem__)
+        pays += [f"{case} (`{least}`)"] if least != "all" else []
+        halves += [case] if own[least] <= middle else []
+        could += [case] if known <= middle else []
+        noise += [f"{case} {(known - quiet) / (known - none):.0%}"] if kept else []
+    told = (
+        f"Means of {rows['seed'].nunique()} seeds. {_people(rows)} A choice beats `all` for: {_listed(pays)}; halves "
+    )
+    told += f"what `all` leaves to no privacy for: {_listed(halves)}; known rows would for: {_listed(could)}. "
+    return "\n".join([*lines, "", fill(f"{told}Of what known rows leave, noise on them is: {_listed(noise)}.")])
+
+
+def _people(rows: pd.DataFrame) -> str:
+    """Say how many users and items there are, how many a user has, and what the items' own means give."""
+    first = rows.groupby("population", sort=False)[["users", "items", "held"]].first()
+    told = (f"{name} {users:,.0f}, {items:,.0f}, {held:.0f}" for name, users, items, held in first.itertuples())
+    shares = rows[rows["rows"] == "own_share"].groupby("population", sort=False)["loss"].mean()
+    means = (f"{name} {loss:.4f}" for name, loss in shares.items())
+    return f"Users, items, items a user: {'; '.join(told)}. Each item's own mean, without privacy: {_listed(means)}."
+
+
+def _number(loss: float) -> str:
+    return f"{loss:.4f}" if math.isfinite(loss) else "\N{EN DASH}"
+
+
+def _least(cells: pd.DataFrame, which: str) -> float:
+    return float(cells[cells["rows"] == which]["loss"].min())
+
+
+def _listed(cases: Iterable[str]) -> str:
+    return ", ".join(cases) or "none"

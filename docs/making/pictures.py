@@ -17,7 +17,7 @@ from matplotlib.patches import Circle, Rectangle
 from making.concepts import DELTA, EPSILON, NOISE, ROUNDS, samplers
 from userdp.accounting import Cost, calibrate_noise, epsilon_of
 
-INK, PALE, BLUE, RED = "#1f2328", "#c4c9d0", "#1f5fa8", "#c2410c"
+INK, PALE, BLUE, RED = "#1f2328", "#858b94", "#1f5fa8", "#c2410c"
 STYLE: Any = {
     "axes.edgecolor": INK,
     "axes.spines.right": False,

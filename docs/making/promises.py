@@ -13,6 +13,8 @@ AT_LEAST = {"pfl": (200.0, 100.0, 50.0, 15.0), "flower": (1000.0,), "jax": (0.0,
 """The tool's time over ours, by size."""
 ON_RAY = 1.2
 """Our elapsed time on Ray over numpy's, at the largest size."""
+ON_EIGHT = 0.3
+"""The time of eight workers, by their clocks, over that of one process, at the largest size."""
 ROBUST = {("median", "np.median"): 3.0, ("trimmed mean", "np.median"): 3.0}
 ROBUST |= {("score, exponential", "scipy pdist and exp"): 4.0}
 """The rival's time over ours, by statistic and rival."""
@@ -57,6 +59,8 @@ def section() -> str:
 def promises() -> Iterator[Promise]:
     """Yield all limits."""
     yield from _rounds(round_rows())
+    what = f"round at {SIZES[-1]}: eight workers, by the clocks of their parts, over one process"
+    yield _at_most(what, ON_EIGHT, read("engine_clocks")["rows"][-1]["ratio"], "research/engine_clocks.py")
     for row in read("robust")["rows"]:
         if limit := ROBUST.get((row["what"], row["rival"])):
             what = f"{row['what']} of {row['rows']} x {row['columns']}: {row['rival']} over ours"

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from making import notebooks
+
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
     "README.md": "index.md",
@@ -26,29 +28,26 @@ ELSEWHERE = {
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s]+)\)")
 _ROW = re.compile(r"^\| \[[^\]]+\]\(([\w-]+\.md)\) \|", re.MULTILINE)
-_PUBLIC = re.compile(r"## Public faces\n.*?:\n\n(.*?)\n\n", re.DOTALL)
 
 
 def sources(root: Path = ROOT) -> dict[str, str]:
     """Path of a page in the repository -> its place in the site."""
     within = sorted(path.relative_to(root / "docs").as_posix() for path in (root / "docs").rglob("*.md"))
-    return ELSEWHERE | {f"docs/{path}": path for path in within}
+    shown = {path.relative_to(root).as_posix(): f"{path.stem}.md" for path in sorted((root / "docs").glob("*.ipynb"))}
+    return ELSEWHERE | {f"docs/{path}": path for path in within} | shown
 
 
-def reference(root: Path = ROOT) -> dict[str, str]:
-    """Place of a page in the site -> its text, for each package that programs may import from.
-
-    They are those that docs/architecture.md lists; their docstrings are read when the site is built.
-    """
-    architecture = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
-    found = _PUBLIC.search(architecture)
-    faces = re.findall(r"`([\w.]+)`", found[1]) if found else []
-    return {f"api/{face}.md": f"# {face}\n\n::: {face}\n" for face in faces}
+def text(source: str, root: Path = ROOT) -> str:
+    """A page as it is written, or what the site shows of a notebook, by its path in the repository."""
+    path = root / source
+    written = path.read_text(encoding="utf-8")
+    return notebooks.page(written, path.name) if path.suffix == ".ipynb" else written
 
 
 def navigation(entries: list[Any], pages: list[str], root: Path = ROOT) -> list[Any]:
     """The navigation with every folder, such as ``strategy/``, replaced by its pages, its README first.
 
+    A notebook becomes its page.
     Where that README links to its pages under headings, they are in the order and under the headings that it has.
     """
 
@@ -57,7 +56,7 @@ def navigation(entries: list[Any], pages: list[str], root: Path = ROOT) -> list[
             return {title: opened(inside) for title, inside in entry.items()}
         if isinstance(entry, list):
             return navigation(entry, pages, root)
-        return listed(entry) if entry.endswith("/") else entry
+        return listed(entry) if entry.endswith("/") else re.sub(r"\.ipynb$", ".md", entry)
 
     def listed(folder: str) -> list[Any]:
         inside = [page for page in pages if page.startswith(folder)]

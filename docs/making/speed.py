@@ -14,6 +14,7 @@ from making.pictures import BLUE, INK, RED, STYLE, WIDTH, svg
 RESULTS = Path(__file__).resolve().parents[2] / "research" / "results"
 TOOLS = {"numpy": "plain numpy", "ours": "ours", "ours on ray": "ours, Ray", "pfl": "pfl", "jax": "jax-privacy"}
 TOOLS |= {"flower": "Flower"}
+COLOURS = (INK, RED, BLUE, "#808080")
 Rows = dict[tuple[int, int], dict[str, dict[str, Any]]]
 
 
@@ -154,7 +155,7 @@ def _ratios(rows: Rows) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained", facecolor="white")
     axes = figure.subplots()
     others = [tool for tool in TOOLS if tool not in ("ours", "ours on ray")]
-    colours = dict(zip(others, (INK, RED, BLUE, "#999999"), strict=True))
+    colours = dict(zip(others, COLOURS, strict=True))
     for place, tool in enumerate(others):
         found = [(index, tools) for index, tools in enumerate(rows.values()) if tool in tools]
         heights = [milliseconds(tools[tool]) / milliseconds(tools["ours"]) for _, tools in found]

@@ -27,6 +27,8 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.pool import NullPool
 
+from simulations.account import schema
+from simulations.account.postgresql import guarded
 from simulations.records.run_directory import private_folder, writing
 from userdp.accounting.costs import Cost
 from userdp.accounting.filter import Price, Total, prices
@@ -159,18 +161,24 @@ class Accounts:
             )
         if self._dialect == "sqlite" and place.database in (None, "", ":memory:"):
             raise BadInput("privacy.accounts names no file: write sqlite:///FILE, since accounts have to last")
-        if place.drivername == "postgresql":
-            place = place.set(drivername="postgresql+psycopg")
+        if self._dialect == "postgresql":
+            place = guarded(place)
         self.url = place.render_as_string(hide_password=True)
         self._file = Path(place.database or "") if self._dialect == "sqlite" else None
         # PostgreSQL: each statement after the lock has to see what others committed before; readers see one state.
         self._engine = _engine(place, _WAIT, "READ COMMITTED", _careful, "BEGIN IMMEDIATE")
         self._readers = _engine(place, _READERS_WAIT, "REPEATABLE READ", _as_told, "BEGIN")
 
+    @property
+    def file(self) -> Path | None:
+        """The file of SQLite's; None for PostgreSQL."""
+        return self._file
+
     def create(self, name: str, total: Total, *, anew: bool = True) -> None:
         """Make an account; `BadInput` if there is one of that name, unless it need not be ``anew``."""
         with self.transaction(making=True) as connection:
             _TABLES.create_all(connection)
+            schema.bring_up(connection, _TABLES)
             if connection.scalar(sql.select(_ACCOUNTS.c.name).where(_ACCOUNTS.c.name == name)) is None:
                 connection.execute(sql.insert(_ACCOUNTS).values(name=name, **asdict(total)))
             elif anew:
@@ -255,6 +263,10 @@ class Accounts:
                 if self._dialect == "postgresql" and not reads:
                     connection.execute(sql.text("SET LOCAL synchronous_commit = on"))
                     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+                if reads:
+                    schema.insist(connection)
+                else:
+                    schema.bring_up(connection, _TABLES)
                 yield connection
         except sql.exc.DBAPIError as error:
             reason = f"the accounts in {self.url} cannot be used: {str(error.orig).partition(chr(10))[0]}"

@@ -151,6 +151,40 @@ def check(
         typer.echo(f"{found.runs} runs of {results} have their entries in {place.url}")
 
 
+@app.command()
+def backup(
+    file: Annotated[Path, argument("FILE", "File to make; on another disk, and encrypted.")], accounts: Address = None
+) -> None:
+    """Copy the database while it is used.
+
+    Of PostgreSQL, pg_dump makes copies.
+    """
+    with working():
+        from simulations.account.backup import back_up  # noqa: PLC0415
+
+        place = accounts_of(accounts)
+        back_up(place, file)
+    typer.echo(f"{file}: a copy of {place.url}")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, argument("FILE", "Copy that userdp account backup made.")],
+    results: Annotated[Path, argument("RESULTS", "Folder of run directories, such as that of userdp serve.")],
+    accounts: Address = None,
+) -> None:
+    """Put a copy in the place of a database that is lost.
+
+    It is refused if a run in RESULTS has no entry in it, and where there still is a database.
+    """
+    with working():
+        from simulations.account.backup import restore as put_back  # noqa: PLC0415
+
+        place = accounts_of(accounts)
+        runs = put_back(place, file, results)
+    typer.echo(f"{place.url}: as in {file}, with the entries of {runs} runs of {results}")
+
+
 def accounts_of(address: str | None) -> "Accounts":
     """Return the accounts at an address of the command line."""
     from simulations.account.entering import accounts_at  # noqa: PLC0415

@@ -19,6 +19,7 @@ from simulations.comparison.table import rests_on, sentences
 from simulations.records.held_out import EXPLAINED
 from simulations.records.named_code import code_in
 from simulations.reports.explain import shown
+from simulations.reports.progress import wanted
 from userdp.data.tables.frames import FRAME, Frame, write_frame
 from userdp.errors import BadInput
 from userdp.named import is_object
@@ -105,7 +106,7 @@ def compare(
                 f"workers = {workers}: processes of Ray get a comparison as text, without the objects of Python in "
                 "problem; name them as 'file.py:name', or set workers = 0"
             )
-        with live(comparison) if progress else nullcontext() as watch:
+        with live(comparison) if wanted(progress) else nullcontext() as watch:
             run_all(comparison, workers=workers, directory=folder, watch=watch)
         page = (folder / "report.html").read_text(encoding="utf-8")
         table, summary, _ = read(folder)

@@ -10,7 +10,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import pandas as pd
 from simulations.api.arguments import WithReport, as_in_a_file, configured, folder_of, frame_datasets, sections
 from simulations.config.query_file import RELATION
 from simulations.config.run_config import RunConfig, load_config, parse_config
-from simulations.records.observer import Observer
 from simulations.reports.answers import HEADINGS, answer_rows, remedy
 from simulations.reports.progress import progress_bar
 from simulations.runs.run import run
@@ -92,7 +90,7 @@ def query(
     """
     config, frame = _configured(data, {"ask": ask, RELATION: relation, **settings})
     datasets = None if frame is None else frame_datasets(config, frame)
-    with folder_of(directory) as folder, progress_bar() if progress else nullcontext(Observer()) as bar:
+    with folder_of(directory) as folder, progress_bar(progress) as bar:
         outcome = run(config, datasets=datasets, directory=folder, observers=[bar])
         report = folder / "report.html"
         return QueryResult(

@@ -20,7 +20,6 @@
 
 import html
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from simulations.api.arguments import (
 )
 from simulations.api.prediction import THIS, SavedModel
 from simulations.config.run_config import RunConfig, load_config, parse_config
-from simulations.records.observer import Observer
 from simulations.reports.progress import progress_bar
 from simulations.reports.standing import NON_PRIVATE, Usable, references
 from simulations.reports.units import about_errors, errors_of, ordered, shown_with_error
@@ -158,7 +156,7 @@ def train(data: Data, *, directory: str | Path | None = None, progress: bool = T
     """
     config, frame = _configured(data, settings)
     datasets = None if frame is None else frame_datasets(config, frame)
-    with folder_of(directory) as folder, progress_bar() if progress else nullcontext(Observer()) as bar:
+    with folder_of(directory) as folder, progress_bar(progress) as bar:
         outcome = run(config, datasets=datasets, directory=folder, observers=[bar])
         return TrainedModel(
             config,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from simulations.audit.many_runs import LESSONS
 from simulations.records.run_directory import read_json, write_text, write_whole
-from simulations.reports.plots import BLUE, GREEN, LEGEND, ORANGE, drawing, svg
+from simulations.reports.plots import BLUE, GREEN, GREY, LEGEND, ORANGE, drawing, svg
 from simulations.reports.report import fill
 from userdp.audit.trade_off import Approximate, Gaussian
 
@@ -68,7 +68,7 @@ def _chart(one: Mapping[str, Any], points: Points, images: tuple[Path, ...]) -> 
         axes.fill_between(alarms, 0, claim.false_negatives(alarms), color=BLUE, alpha=0.12)
         axes.plot(alarms, claim.false_negatives(alarms), color=BLUE, label="claimed")
         axes.plot(alarms, unrefuted.false_negatives(alarms), color=GREEN, linestyle="--", label="not refuted")
-        axes.plot([0, 1], [1, 0], color="0.6", linestyle=":", label="blind")
+        axes.plot([0, 1], [1, 0], color=GREY, linestyle=":", label="blind")
         if points[0]:
             axes.plot(*points, color=ORANGE, marker="o", markersize=2.5, linestyle="none", label="measured")
         axes.set(xlim=(0, 1), ylim=(0, 1))

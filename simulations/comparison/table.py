@@ -13,7 +13,7 @@ import pandas as pd
 
 from simulations.comparison.config import Cell, Comparison
 from simulations.records.environment import versions
-from simulations.records.evaluation import NOBODY, main_metric, verdict
+from simulations.records.evaluation import NOBODY, main_metric, told_apart
 from simulations.records.run_directory import as_json, read_json, write_text, write_whole
 from simulations.reports.explain import NOTHING_PROMISED, assumptions_of, shown_promise
 from strategies.registry import STRATEGIES
@@ -60,8 +60,8 @@ def row(
         "constant": zero,
         "initial": start,
         "reference_private": free.get(main),
-        "better_than_constant": _better(value if measured else None, zero, errors.get("constant")),
-        "better_than_initial": _better(value if measured else None, start, errors.get("initial")),
+        "better_than_constant": told_apart(value if measured else None, zero, errors.get("constant")),
+        "better_than_initial": told_apart(value if measured else None, start, errors.get("initial")),
         "constant_error": errors.get("constant"),
         "initial_error": errors.get("initial"),
         "error_private": record.get("error_private")
@@ -77,11 +77,6 @@ def row(
         "directory": folder,
         **{f"{group}.{name}": one for group, values in groups.items() for name, one in values.items()},
     }
-
-
-def _better(value: float | None, other: float | None, error: float | None) -> bool | None:
-    found = "even" if value is None or other is None else verdict(value, other, error)
-    return None if found == "even" else found == "better"
 
 
 def _promise(cell: Cell, guarantee: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulations.deployment import APP
+from simulations.terminal import Json, answer
 from userdp.errors import BadInput, UserdpError
 
 if TYPE_CHECKING:
@@ -31,11 +32,24 @@ def keys(
         list[str] | None, typer.Option(help="Further name or address of the gate and the page; repeatable.")
     ] = None,
     with_serve: Annotated[bool, typer.Option("--serve", help="Also keys of userdp serve and its database.")] = False,
+    authority: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the authority, for --renew: yours alone, offline at best.")
+    ] = None,
+    renew: Annotated[
+        list[str] | None, typer.Option(metavar="PARTY", help="Make this party's certificate last longer; repeatable.")
+    ] = None,
 ) -> None:
-    """Make a throw-away authority, and certificates and keys for every party; valid keys stay."""
-    from simulations.deployment.keys import make_keys  # noqa: PLC0415
+    """Make an authority, and certificates and keys for every party; valid keys stay."""
+    from simulations.deployment import keys as making  # noqa: PLC0415
 
-    made = make_keys(output, silos, tuple(host or ()), serve=with_serve)
+    if renew:
+        if authority is None:
+            raise BadInput("--renew needs --authority, the folder that keeps who signed: name it")
+        making.renew(output, authority, renew)
+        for party in renew:
+            typer.echo(f"keys: {party} until {making.end_of(output / party / 'server.crt'):%Y-%m-%d %H:%M} UTC")
+        return
+    made = making.make_keys(output, silos, tuple(host or ()), serve=with_serve, authority=authority)
     typer.echo(f"keys: {'made for' if made else 'kept of'} {silos} silos in {output}")
 
 
@@ -60,6 +74,28 @@ def prepare(
 
     users = make(_loaded(config, overrides), output, first_user)
     typer.echo(f"silo: users {first_user} to {first_user + users - 1} in {output}")
+
+
+@app.command(name="log")
+def logged(
+    data: Annotated[Path, typer.Option(help="The silo's folder.")] = Path("/data"), as_json: Json = False
+) -> None:
+    """Show what was asked of a silo of people's data, what each run promised, and what the policy said."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
+
+    from simulations.runs.policy import asked  # noqa: PLC0415
+
+    found = asked(data)
+    columns = ("when", "strategy", "epsilon", "delta", "unit", "trust", "noise")
+    table = Table(*columns, Column("policy", overflow="fold"), title="what was asked of this silo")
+    for run in found["runs"]:
+        said = f"{run['policy']}: {run['why']}" if run["why"] else run["policy"]
+        table.add_row(*(escape(str(run.get(name, ""))) for name in columns), escape(said))
+    spent = "{epsilon:g}, {delta:g}".format(**found["spent"])
+    total = "{epsilon:g}, {delta:g}".format(**found["total"])
+    answer(as_json, found, lambda: Console().print(table, f"admitted so far: {spent} of epsilon, delta = {total}"))
 
 
 @app.command()

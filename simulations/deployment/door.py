@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 
+from simulations.deployment.certificates import renewing
 from userdp.errors import BadInput
 
 HEADER = 16 * 1024
@@ -114,7 +115,7 @@ class _Entrance(socket.socket):
 class Server(uvicorn.Server):
     """Serves an ASGI app behind a door; `BadInput` if the address is not free.
 
-    With TLS by server.crt and server.key of the folder ``keys``; without if it is None.
+    With TLS by server.crt and server.key of the folder ``keys``, also when they are renewed; without if it is None.
     """
 
     def __init__(self, app: Any, door: Door, host: str, port: int, keys: Path | None) -> None:
@@ -122,7 +123,9 @@ class Server(uvicorn.Server):
         parts: dict[str, Any] = {"http": "h11", "ws": "none", "loop": "asyncio", "proxy_headers": False}
         parts |= {"h11_max_incomplete_event_size": HEADER, "backlog": _BACKLOG, "log_level": "warning"}
         if keys is not None:
-            parts |= {"ssl_certfile": keys / "server.crt", "ssl_keyfile": str(keys / "server.key")}
+            files = keys / "server.crt", keys / "server.key"
+            parts |= {"ssl_certfile": files[0], "ssl_keyfile": str(files[1])}
+            parts["ssl_context_factory"] = lambda _, made: renewing(made, *files)
         super().__init__(uvicorn.Config(app, host, port, **parts))
         self._door = door
         try:

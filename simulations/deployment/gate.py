@@ -42,6 +42,8 @@ from simulations.deployment.door import HEADER, Door, Server
 
 log = logging.getLogger("userdp.gate")
 FLEET = re.compile(r"/v1/fleet/[a-z0-9-]+")
+HEALTH = "/healthz"
+"""The only other path, which the gate itself answers, to anybody: for probes."""
 SMALL = 64 * 1024
 """Bytes of a stranger's body, at most: questions for work, and the registration of a key."""
 LARGE = 64 * 2**20
@@ -105,12 +107,16 @@ def gate(
         kept = {name: value for name, value in reply.headers.items() if name not in {*_HOP_BY_HOP, "content-length"}}
         return StreamingResponse(_content(reply), reply.status_code, kept)
 
+    async def health(_: Request) -> Response:
+        return Response("ok\n")
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with client:
             yield
 
-    return Starlette(routes=[Route("/{path:path}", forward, methods=["GET", "POST"])], lifespan=lifespan)
+    forwarded = Route("/{path:path}", forward, methods=["GET", "POST"])
+    return Starlette(routes=[Route(HEALTH, health), forwarded], lifespan=lifespan)
 
 
 def _refused(why: str, status: int) -> Response:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import ssl
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -34,7 +35,18 @@ _NOWHERE = (_ASKED, _SOME, _REFUSED, _TWICE)
 
 def command(keys: Path | None) -> list[str]:
     """Return the command of the SuperLink; ``keys`` is its folder, or None for no TLS and unknown SuperNodes."""
-    started = ["flower-superlink", "--isolation", "process", "--host", "0.0.0.0", "--port", str(PORT)]
+    started = [
+        sys.executable,
+        "-m",
+        "simulations.deployment.certificates",
+        "flower-superlink",
+        "--isolation",
+        "process",
+        "--host",
+        "0.0.0.0",
+        "--port",
+        str(PORT),
+    ]
     started += ["--disable-runtime-dependency-installation"]
     if keys is None:
         return [*started, "--insecure"]

@@ -216,7 +216,12 @@ def better(metrics: Mapping[str, float], reference: Mapping[str, Any], name: str
     main, other = main_metric(metrics), reference.get(name) or {}
     if main is None or main not in other:
         return None
-    found = verdict(metrics[main], other[main], reference.get("difference_errors", {}).get(name))
+    return told_apart(metrics[main], other[main], reference.get("difference_errors", {}).get(name))
+
+
+def told_apart(value: float | None, other: float | None, error: float | None) -> bool | None:
+    """Return whether a metric is better than another model's; None if it cannot be told, or one is not known."""
+    found = "even" if value is None or other is None else verdict(value, other, error)
     return None if found == "even" else found == "better"
 
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from simulations.reports.standing import CONSTANT, INITIAL, NON_PRIVATE
 
 INK = "#010203"  # stands for the page's text colour until the SVG is written
-BLUE, ORANGE, GREEN, RED = "#3b82f6", "#c77700", "#16a34a", "#dc4c4c"
+BLUE, ORANGE, GREEN, RED, GREY = "#3b82f6", "#c77700", "#16a34a", "#dc4c4c", "#808080"
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(
         ("axes.edgecolor", "axes.labelcolor", "grid.color", "text.color", "xtick.color", "ytick.color"), INK

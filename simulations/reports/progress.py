@@ -12,6 +12,7 @@ from simulations.records.observer import Observer
 from simulations.reports.explain import METRICS, shown, shown_claim
 from strategies.core.plan import Plan
 from strategies.core.results import RoundRecord
+from userdp.errors import BadInput
 
 Clock = Callable[[], float]  # returns seconds since some fixed moment
 OnStep = Callable[[int, int, str], None]  # called with the steps done, the number of steps, and what is said of them
@@ -81,9 +82,19 @@ def time_left(seconds: float) -> str:
     return f"about {round(seconds / 3600)} hours left"
 
 
+def wanted(progress: bool) -> bool:
+    """Return whether progress is shown; raise `BadInput` for what is neither True nor False, such as "no"."""
+    if not isinstance(progress, bool):
+        raise BadInput(f"progress = {progress!r}: must be True or False")
+    return progress
+
+
 @contextmanager
-def progress_bar(clock: Clock = time.monotonic) -> Iterator[Observer]:
-    """Yield the observer that shows how far a run is."""
+def progress_bar(progress: bool = True, clock: Clock = time.monotonic) -> Iterator[Observer]:
+    """Yield the observer that shows how far a run is, if ``progress``."""
+    if not wanted(progress):
+        yield Observer()
+        return
     with how_far("round", clock) as told:
         told.begin()
         yield Rounds(told)

@@ -1,7 +1,7 @@
 """The policy of a holder of people's data: a file of its own beside the data, and a record of the runs let through.
 
 `prepare` and `split` write `POLICY` with strict numbers, once: the holder's own changes stay. `RUNS` gets one line for
-each run that was admitted.
+each run that was admitted, `REFUSALS` one for each that was not, or whose question was not, as far as they fit.
 
 *Formal guarantees.* *Claim.* Let a folder hold people's data. Everything that its node answers in all runs together is
 then (epsilon, delta)-DP for each of its people, with the numbers of ``[total]`` at the time of the last admission, and
@@ -31,6 +31,9 @@ import os
 import re
 import secrets
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -41,13 +44,14 @@ from pydantic import Field, ValidationError
 from simulations.config.errors import sentences
 from simulations.config.run_config import REFERENCE, RunConfig
 from simulations.records.run_directory import TOKEN, read_json, to_disk, write_text, writing
-from strategies.wire.claims import Claim, Door, Refused
+from strategies.wire.claims import Claim, Door, Refused, read_claim
 from userdp.accounting.filter import Price
 from userdp.accounting.guarantee import Guarantee
 from userdp.nodes.computations import Computation
 from userdp.settings import Section
 
-POLICY, RUNS = "policy.toml", "runs.jsonl"
+POLICY, RUNS, REFUSALS = "policy.toml", "runs.jsonl", "refusals.jsonl"
+_MOST = 1 << 18  # bytes of refusals, of which the newest stay
 _WEAKEST = 10.0  # The largest epsilon that a policy accepts before its owner has changed it.
 _NOT_ABOUT_ROWS = {
     *("path", "cache", "user", "users", "all_users", "samples", "min_samples", "max_samples"),
@@ -216,20 +220,83 @@ class PolicyDoor(Door):
 
     def enter(self, message: Message) -> None:
         """See `Door`; the policy may have changed since the run was admitted, also for questions about shares."""
-        super().enter(message)
-        read_policy(self.folder).check(self.claims[message.metadata.run_id], self.declarations)
+        with self._noted(message):
+            super().enter(message)
+            read_policy(self.folder).check(self.claims[message.metadata.run_id], self.declarations)
 
     def check(self, message: Message, asked: Computation) -> None:
         """See `Door`; a masked sum has to be as loud as the policy demands."""
-        super().check(message, asked)
-        policy, masked = read_policy(self.folder), asked.masked
-        if masked is None:
+        with self._noted(message):
+            super().check(message, asked)
+            policy, masked = read_policy(self.folder), asked.masked
+            if masked is None:
+                return
+            least = policy.sum.least_noise
+            moved = asked.sensitivity("replace_one", weight=masked.weight or 1.0)
+            if moved is None or not masked.deviation >= least * moved:
+                raise Refused(f"this sum is refused: its noise is below [sum] least_noise = {least:g} in {POLICY}")
+
+    def consider(self, config: RunConfig) -> None:
+        """Raise `Refused` if no run of this configuration can be accepted."""
+        claim = claim_of(config)
+        with self._noted(replace(claim, run="")):
+            read_policy(self.folder).check(claim, self.declarations)
+
+    @contextmanager
+    def _noted(self, asked: Message | Claim) -> Iterator[None]:
+        """Write down what is refused, for the holder; where that cannot be written, it is refused all the same."""
+        try:
+            yield
+        except Refused as error:
+            claim: dict[str, Any] = {}
+            with suppress(Refused):
+                known = asked
+                if not isinstance(known, Claim):
+                    known = self.claims.get(known.metadata.run_id) or read_claim(known.content)
+                claim = vars(known)
+            plain = {name: value if value not in (math.inf, -math.inf) else str(value) for name, value in claim.items()}
+            with suppress(OSError, ValueError):
+                _note(self.folder / REFUSALS, plain, str(error))
+            raise
+
+
+def _note(path: Path, claim: dict[str, Any], why: str) -> None:
+    """Add a refusal to a file, once for each run and reason; the oldest ones leave it when it is full."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        lines = os.pread(file, os.fstat(file).st_size, 0).splitlines()
+        told = json.dumps(claim | {"why": why})
+        if any(line.startswith(told[:-1].encode()) for line in lines):
             return
-        moved = asked.sensitivity("replace_one", weight=masked.weight or 1.0)
-        if moved is None or not masked.deviation >= policy.sum.least_noise * moved:
-            raise Refused(
-                f"this sum is refused: its noise is below [sum] least_noise = {policy.sum.least_noise:g} in {POLICY}"
-            )
+        line = json.dumps(claim | {"why": why, "refused": datetime.now(UTC).isoformat(timespec="seconds")}).encode()
+        while lines and len(line) + sum(map(len, lines)) > _MOST:
+            del lines[: len(lines) // 2 + 1]
+        os.ftruncate(file, 0)
+        os.write(file, b"".join(each + b"\n" for each in (*lines, line)))
+    finally:
+        os.close(file)
+
+
+def asked(folder: Path) -> dict[str, Any]:
+    """Return what was asked of a folder of people's data: each run's claim and what the policy said, and the totals.
+
+    Raises `Refused`, which is bad input: the policy or a line cannot be read, so that no run is accepted either.
+    """
+    policy, runs, spent = read_policy(folder), [], Price()
+    for path, said in ((folder / RUNS, "admitted"), (folder / REFUSALS, "refused")):
+        for line in path.read_bytes().rpartition(b"\n")[0].splitlines() if path.is_file() else []:
+            if said == "admitted":
+                spent = Price.sum([spent, _price(_read_line(line, path))])
+            with suppress(ValueError):  # of a refusal, which nothing depends on
+                values = json.loads(line)
+                runs.append({"when": values.pop(said, ""), "policy": said, "why": values.pop("why", ""), **values})
+    return {
+        "runs": sorted(runs, key=lambda run: str(run["when"])),
+        "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
+        "run": policy.run.model_dump(),
+        "total": policy.total.model_dump(),
+    }
 
 
 def _record(file: int, path: Path, total: Budget, claim: Claim) -> None:

@@ -19,7 +19,7 @@ from simulations.config.run_config import RunConfig
 from simulations.engines.grids import populated, shards
 from simulations.records.run_directory import private_folder, write_arrays, writing
 from simulations.runs.build import hides_number, load_datasets
-from simulations.runs.policy import PolicyDoor, claim_of, digest, read_policy, write_policy
+from simulations.runs.policy import PolicyDoor, digest, write_policy
 from userdp.data import Block, ColumnarFederation, Federation
 from userdp.data.federation import JoinedFederation
 from userdp.errors import BadInput
@@ -77,7 +77,7 @@ def silo_node(config: RunConfig, problem: Problem, folder: Path) -> Node:
     block, users, labels, (made_for, declarations) = _read(folder / FILE)
     door = None if made_for == SIMULATION else PolicyDoor(folder, declarations)
     if door is not None:
-        read_policy(folder).check(claim_of(config), declarations)
+        door.consider(config)
     fewest, most = config.data.sample_limits
     if most is not None:
         _, first = block.thinned(np.arange(block.samples) - np.repeat(block.offsets[:-1], block.sizes) < most)

@@ -153,6 +153,13 @@ def start(
     ] = None,
     log: Annotated[Literal["text", "json"], option("Form of the log, on standard output.")] = "text",
     pause: Annotated[float, option("Seconds between looks at queue and SuperLink.")] = 15.0,
+    keep_runs: Annotated[
+        int | None, option("Remove the files of done runs but the newest, and what accounts need.", min=1, metavar="N")
+    ] = None,
+    keep_days: Annotated[
+        float | None, option("The same of runs that ended longer ago; with both, either keeps.", min=0, metavar="DAYS")
+    ] = None,
+    gate: Annotated[str | None, option("The gate, whose certificate is watched, too.", metavar="HOST:PORT")] = None,
     stalled: Annotated[
         float, option("Minutes that a run may write nothing, beyond engine.timeout; then it is stopped.", min=1)
     ] = 30.0,
@@ -168,21 +175,25 @@ def start(
         from simulations.account.checking import compared  # noqa: PLC0415
         from simulations.deployment.submit import Link  # noqa: PLC0415
         from simulations.serving.announcing import FORMS, Alarm  # noqa: PLC0415
-        from simulations.serving.keeper import Keeper, identity  # noqa: PLC0415
+        from simulations.serving.keeper import identity  # noqa: PLC0415
+        from simulations.serving.retention import Tidying  # noqa: PLC0415
 
         log_to(sys.stdout, logging.INFO, FORMS[log])
         queue, link = _queue(accounts), Link(superlink, None if insecure else keys)
         with identity(results.resolve()) as mine:
             compared(queue.accounts, results.resolve()).insist()
-            keeper = Keeper(queue, link, application, results.resolve(), mine, Alarm(alert), names, stalled * 60)
+            given = queue, link, application, results.resolve(), mine, Alarm(alert), names, stalled * 60
+            keeper = Tidying(*given, keep_runs=keep_runs, keep_days=keep_days)
             if once or port is None:
                 while keeper.step() or not once:
                     time.sleep(pause)
             else:
-                _keep_and_show(keeper, host, port, token_file, None if insecure else keys, pause)
+                _keep_and_show(keeper, host, port, token_file, None if insecure else keys, pause, gate)
 
 
-def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, keys: Path | None, pause: float) -> None:
+def _keep_and_show(
+    keeper: "Keeper", host: str, port: int, token_file: Path, keys: Path | None, pause: float, gate: str | None = None
+) -> None:
     """Step and serve the page in one loop, until either ends; what the page shows is looked at in a thread."""
     import asyncio  # noqa: PLC0415
     from threading import Thread  # noqa: PLC0415
@@ -200,7 +211,12 @@ def _keep_and_show(keeper: "Keeper", host: str, port: int, token_file: Path, key
             )
         keys = None
     results = keeper.results
-    watch = Watch(lambda: overview(keeper.queue, results), lambda: connected(keeper.link, keeper.names), keeper.pulse)
+    gates = [gate] if gate else []
+    watch = Watch(
+        lambda: overview(keeper.queue, results, keeper.link.keys, [keeper.link.address, *gates]),
+        lambda: connected(keeper.link, keeper.names),
+        keeper.pulse,
+    )
     server = Server(page(watch, results, token_in(token_file)), Door(), host, port, keys)
     Thread(target=watch.follow, args=(pause,), daemon=True).start()
 

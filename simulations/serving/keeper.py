@@ -59,7 +59,7 @@ ATTEMPTS = 3
 PAUSE = timedelta(minutes=10)
 _OF_ITS_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL)
 _IDENTITY = ".keeper"
-_OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
+OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
 
 
 def checked(config: RunConfig) -> UserLevelStrategy:
@@ -204,7 +204,7 @@ class Keeper:
             with writing(f"--results: {folder}"):
                 private_folder(folder)
                 first = began(folder) or self.now()
-                write_text(folder / _OWNER, as_json({"token": run.token, "began": first.isoformat()}))
+                write_text(folder / OWNER, as_json({"token": run.token, "began": first.isoformat()}))
             if not (folder / TOKEN).is_file():
                 self._check_not_asked(run, folder)
                 config = configuration_of(run.configuration)
@@ -309,15 +309,15 @@ def _entered(folder: Path) -> tuple[str, str]:
 def began(folder: Path) -> datetime | None:
     """Return when the run of a folder was begun for the first time; None if that cannot be read."""
     try:
-        return datetime.fromisoformat(read_json(folder / _OWNER)["began"])
+        return datetime.fromisoformat(read_json(folder / OWNER)["began"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
 def _belongs(folder: Path, token: str) -> bool:
     """Return whether a folder is that of the run of the queue with this token, or of none yet, nor its copy."""
-    if (folder / _OWNER).is_file():
-        return bool(read_json(folder / _OWNER)["token"] == token)
+    if (folder / OWNER).is_file():
+        return bool(read_json(folder / OWNER)["token"] == token)
     if (entered := token_of(folder)) is not None:
         return entered == token
     return not (folder.parent / RELEASED / folder.name).exists() and not (folder.is_dir() and any(folder.iterdir()))

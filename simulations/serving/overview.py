@@ -1,7 +1,7 @@
 """Everything that the page and the metrics show of a federation.
 
 *Formal guarantees.* *Claim.* It is a function of released values, of public numbers, of the queue, of the connections
-of SuperNodes, of the disk's size and of the times and ends of runs and rounds: no field that
+of SuperNodes, of certificates, of the disk's size and of the times and ends of runs and rounds: no field that
 `simulations.records.released_fields` lists as private enters. *Why.* Of a run's files it reads the guarantee, the spent
 epsilon and the number of rounds, which are public or noised, of runs that hold a promise, and when files were written;
 reports come from `copy_released`. SuperNodes hold no data. Why a run failed stays with the operator's command, because
@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from pathlib import Path
 import pandas as pd
 
 from simulations.account.accounts import Account
+from simulations.deployment.keys import certificate_ends
 from simulations.records.run_directory import read_json
 from simulations.serving.keeper import RELEASED, began
 from simulations.serving.queue import OPEN, STATES, Queue, Scheduled, always_missing
@@ -78,6 +79,7 @@ class Overview:
     missing: Sequence[str]  # silos that never were connected when one of the last runs began
     free: int  # bytes of the results' disk
     disk: int  # bytes of it
+    certificates: Mapping[str, datetime] = field(default_factory=dict)  # file or server -> when it ends
     nodes: Mapping[str, bool] | None = None  # silo -> whether it is connected; None if nobody was asked yet
 
     @cached_property
@@ -95,8 +97,11 @@ class Overview:
         return {silo: (before.get(silo), now.get(silo)) for silo in sorted({*before, *now})}
 
 
-def overview(queue: Queue, results: Path) -> Overview:
-    """Read the state of a federation; `BadInput` if the database does not answer."""
+def overview(queue: Queue, results: Path, keys: Path | None = None, servers: Sequence[str] = ()) -> Overview:
+    """Read the state of a federation, with the certificates in ``keys`` and of ``servers``.
+
+    Raises `BadInput`: the database does not answer.
+    """
     runs, accounts, disk = queue.runs(), queue.accounts, shutil.disk_usage(results)
     started = [run for run in runs if run.state == "running"] or [run for run in runs if run.silos]
     return Overview(
@@ -108,6 +113,7 @@ def overview(queue: Queue, results: Path) -> Overview:
         always_missing(runs),
         disk.free,
         disk.total,
+        {} if keys is None else certificate_ends(keys, servers),
     )
 
 

@@ -193,6 +193,10 @@ def _metrics(watch: Watch, seen: Overview) -> bytes:
     if (silent := watch.pulse.silent) is not None:
         gauge("userdp_run_silent_seconds", "Since the run under way last wrote something.").set(silent)
         gauge("userdp_run_limit_seconds", "After so many it is stopped.").set(watch.pulse.limit)
+    if seen.certificates:
+        ends = gauge("userdp_certificate_end_seconds", "When a certificate ends, of a file or a server.", "file")
+        for file, end in seen.certificates.items():
+            ends.labels(file).set(end.timestamp())
     if seen.nodes is not None:
         silos = gauge("userdp_silo_connected", "1 if it is.", "silo")
         known = gauge("userdp_silo_known", "0 if the SuperLink has taken its key back.", "silo")

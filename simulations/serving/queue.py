@@ -22,6 +22,7 @@ import pandas as pd
 import sqlalchemy as sql
 
 from simulations.account.accounts import Accounts, somebody
+from simulations.account.schema import bring_up
 from simulations.config.run_config import NAME
 from userdp.errors import BadInput
 
@@ -188,6 +189,7 @@ class Queue:
     def _table(self) -> Iterator[sql.Connection]:
         with self.accounts.transaction(making=True) as connection:
             _TABLES.create_all(connection)
+            bring_up(connection, _TABLES)
             yield connection
 
 

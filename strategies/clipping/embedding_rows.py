@@ -1,4 +1,4 @@
-"""Rows of a model's embeddings that train: all, those that a few rounds find, or those that each round chooses."""
+"""Rows of a model's embeddings that train: all, with or without a projection, found ones, or those of each round."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,12 +6,11 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from strategies.clipping.clip_facts import ClipNotes
 from strategies.clipping.clipped_rounds import clipped_rounds, rounds_of
 from strategies.clipping.cohort_options import NoisyMean
+from strategies.clipping.row_counts import Counts
 from strategies.clipping.row_options import CHOICES, RowOptions, Which
 from strategies.clipping.server_optimiser import ServerOptimiser
 from strategies.core.mean_rounds import MeanRounds
@@ -28,58 +27,6 @@ from userdp.problems import Box
 from userdp.problems.embeddings import Tables
 from userdp.sampling import Sampler
 from userdp.state import Stateful
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The noisy counts that rows are chosen by, as shares of the cohort."""
-
-    tables: Tables
-    dimension: int  # p, the model's parameters
-    mechanism: GaussianMechanism  # of the mean over a cohort of users' `row_weights`
-    rounds: int  # whose counts are added up
-    false_rows: float  # share of rows that nobody touches which pass the threshold
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the noise of a count."""
-        return math.sqrt(self.rounds) * self.mechanism.standard_deviation
-
-    @property
-    def threshold(self) -> float:
-        """The count above which a row is chosen."""
-        return -self.deviation * float(ndtri(self.false_rows))
-
-    def chosen(self, counts: Vector) -> Vector:
-        """Return the rising numbers of the rows that noisy counts (V,) choose."""
-        return np.flatnonzero(counts > self.threshold).astype(np.float64)
-
-    def places(self, rows: Vector) -> NDArray[np.int64]:
-        """Return the rising places (k,) of the parameters in these rows and outside of tables."""
-        return self.tables.kept(rows, self.dimension)
-
-    def placed(self, values: Vector, places: NDArray[np.int64]) -> Vector:
-        """Return (p,) these values (k,) in their places, and zero elsewhere."""
-        whole = np.zeros(self.dimension)
-        whole[places] = values
-        return whole
-
-    @property
-    def computation(self) -> Computation:
-        """The question by which users are counted."""
-        return Computation("row_weights", "sum", 1.0, arrays={"tables": self.tables.described})
-
-    def expected_rows(self, per_user: int) -> float:
-        """Bound the expected number of chosen rows, if each user touches ``per_user`` rows at most.
-
-        A row of count c, at least 0, is chosen with probability ``Phi((c - threshold) / deviation)``, at most
-        ``false_rows + slope c``; all counts together are at most ``rounds sqrt(per_user)``.
-        """
-        counts = np.linspace(0, self.threshold + 8 * self.deviation, 10_001)[1:]
-        passed = ndtr((counts - self.threshold) / self.deviation) - self.false_rows
-        slope = float(np.max(passed / counts)) * 1.001  # between points of the grid
-        whole = self.tables.rows * self.false_rows + slope * self.rounds * math.sqrt(per_user)
-        return min(float(self.tables.rows), whole)
 
 
 @dataclass
@@ -214,7 +161,8 @@ def row_rounds(given: Given, options: RowOptions, gradient: Computation, rate: f
                 )
         return clipped_rounds(given, options, gradient, rate)
     made = _Rows(given, options, gradient, rate, _tables(given, options), options.sampler(given))
-    return {"all": made.all, "found": made.found, "each_round": made.each_round}[options.embedding_rows]()
+    ways = {"all": made.all, "found": made.found, "each_round": made.each_round, "projected": made.projected}
+    return ways[options.embedding_rows]()
 
 
 def _tables(given: Given, options: RowOptions) -> Tables:
@@ -226,19 +174,21 @@ def _tables(given: Given, options: RowOptions) -> Tables:
             f"{which}: problem.kind = {given.problem.name!r} has no nn.Embedding or nn.EmbeddingBag that trains; leave "
             "embedding_rows and max_rows out"
         )
-    if options.embedding_rows != "all" and given.privacy.trust == "sum":
+    if options.embedding_rows in ("found", "each_round") and given.privacy.trust == "sum":
         raise BadInput(
             f"{which} with privacy.trust = 'sum': which rows a node's users touch is secret, so masked sums have all "
-            "rows; set embedding_rows = 'all'"
+            "rows; set embedding_rows = 'all' or 'projected'"
         )
     if options.embedding_rows == "found" and options.finding_rounds >= options.rounds:
         raise BadInput(
             f"{which}: strategy.finding_rounds = {options.finding_rounds} leaves none of strategy.rounds = "
             f"{options.rounds} to train; raise rounds"
         )
-    if options.embedding_rows == "each_round" and options.noise_corrected:
+    if options.embedding_rows == "projected" and options.max_rows is None:
+        raise BadInput(f"{which} needs strategy.max_rows, the most rows that a user touches: declare it")
+    if options.embedding_rows in ("each_round", "projected") and options.noise_corrected:
         raise BadInput(
-            f"{which} with strategy.noise_corrected: rows have noise in some rounds and none in others; leave "
+            f"{which} with strategy.noise_corrected: rows have noise in some rounds and less or none in others; leave "
             "noise_corrected out"
         )
     return tables
@@ -259,6 +209,16 @@ class _Rows:
     def multiplier(self) -> float:
         return self.sampler.calibrate(self.given.privacy.epsilon, self.given.privacy.delta)
 
+    @property
+    def per_user(self) -> int:
+        """The most rows that a user touches."""
+        return min(self.options.max_rows or self.tables.rows, self.tables.rows)
+
+    @property
+    def radius(self) -> float:
+        """The largest sum of the l2 norms of rows of a mean of users' clipped gradients."""
+        return self.options.clip_norm * math.sqrt(self.per_user)
+
     def share(self, which: Which) -> float:
         """Return the share of a round's budget that counts take beside a gradient."""
         return self.options.count_share if which == "each_round" else 0.0
@@ -276,13 +236,13 @@ class _Rows:
 
     def noise(self, which: Which) -> float:
         """Bound the expected l2 norm of a training round's noise, from public numbers."""
-        per_user = min(self.options.max_rows or self.tables.rows, self.tables.rows)
-        entries = float(self.tables.entries)
-        if which != "all":
-            entries = min(entries, self.tables.widest * self.counts(which).expected_rows(per_user))
-        return self.mechanism(which).standard_deviation * math.sqrt(
-            self.given.dimension - self.tables.entries + entries
-        )
+        deviation, tables, entries = self.mechanism(which).standard_deviation, self.tables, float(self.tables.entries)
+        if which == "projected":
+            longest = math.sqrt(tables.widest) + math.sqrt(2 * math.log(tables.rows))
+            entries = min(entries, 4 * self.radius * longest / deviation)
+        elif which != "all":
+            entries = min(entries, tables.widest * self.counts(which).expected_rows(self.per_user))
+        return deviation * math.sqrt(self.given.dimension - tables.entries + entries)
 
     def outlined(self, outline: Outline) -> Outline:
         """Return an outline with the noise of each choice, and the name of the least."""
@@ -290,7 +250,7 @@ class _Rows:
         noises = {which: self.noise(which) for which in CHOICES}
         least = min(noises, key=noises.__getitem__)
         numbers: dict[str, Number] = {"table_rows": self.tables.rows, "least_noise": least}
-        if chosen != "all":
+        if chosen in ("found", "each_round"):
             numbers["row_threshold"] = self.counts(chosen).threshold * self.sampler.expected_batch
         numbers |= {f"noise_of_{which}": noise for which, noise in noises.items()}
         return replace(outline, numbers={**outline.numbers, **numbers})
@@ -299,6 +259,26 @@ class _Rows:
         """Return rounds that train all rows."""
         made = clipped_rounds(self.given, self.options, self.computation, self.rate)
         return replace(made, outline=self.outlined(made.outline))
+
+    def projected(self) -> Scheme:
+        """Return rounds that follow the nearest mean that users of ``max_rows`` rows can have to the noisy one.
+
+        *Formal guarantees.* *Claim.* Privacy is that of ``embedding_rows = "all"``, whatever ``max_rows`` is. *Why.*
+        What is followed is a function of the same release. *Claim.* If users touch ``max_rows`` rows at most, what is
+        followed is no farther from the mean than what is released, and the expected squared distance in tables of V
+        rows of w entries is at most ``4 R s (sqrt(w) + sqrt(2 ln V))``, s the noise of an entry, R `radius`. *Why.* A
+        user's rows have norms of sum R at most (Cauchy-Schwarz), and so has the mean. A projection on a convex set
+        moves no two points apart; its squared distance e from a point of the set is at most twice the inner product
+        of noise and e (Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024, Lemma 3.1), so at most twice the noise's longest
+        row times 2 R; the longest of V Gaussian rows is expected to be ``s (sqrt(w) + sqrt(2 ln V))`` at most.
+        """
+
+        def nearest(_: int, released: Vector) -> Vector:
+            return self.tables.shrunk(released, self.radius)
+
+        made = clipped_rounds(self.given, self.options, self.computation, self.rate, nearest)
+        masked = self.given.privacy.trust == "sum"
+        return made if masked else replace(made, outline=self.outlined(made.outline))
 
     def _training(self) -> MeanRounds:
         """Return rounds that train all rows with the noise of those that are chosen."""

@@ -23,7 +23,7 @@ from simulations.config.run_config import load_config, parse_config
 from simulations.reports.progress import progress_bar
 from strategies.registry import STRATEGIES
 from userdp.data import POPULATIONS, PUBLIC_DATASETS
-from userdp.errors import RunFailed
+from userdp.errors import BadInput, RunFailed
 from userdp.problems import Quadratic
 from userdp.problems.registry import PROBLEMS
 
@@ -275,6 +275,12 @@ def test_progress_is_drawn_on_a_terminal(config, tmp_path, monkeypatch, capsys):
             load_config(config, [f'output.directory="{tmp_path}"']), observers=[progress], directory=tmp_path / "run"
         )
     assert "epsilon spent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("progress", ["no", 0, None])
+def test_what_is_neither_true_nor_false_asks_for_no_progress_bar(progress):
+    with pytest.raises(BadInput, match=f"progress = {progress!r}: must be True or False"), progress_bar(progress):
+        pass
 
 
 def test_warnings_of_the_library_reach_standard_error(capsys):

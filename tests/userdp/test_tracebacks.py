@@ -56,18 +56,11 @@ def test_a_cause_that_an_error_names_stays():
     assert "deep inside" not in printed
 
 
-def test_a_defect_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError) as caught:
-        asked(ZeroDivisionError())
-    below, printed = functions(caught.value)
-    assert below == ["public", "asked", "internal"]
-    assert "deep inside" in printed
-
-
-def test_whole_tracebacks_for_whoever_asks(monkeypatch):
-    monkeypatch.setenv(DEBUG, "1")
-    with pytest.raises(BadInput) as caught:
-        asked(BadInput("no"))
+@pytest.mark.parametrize(("debug", "error"), [("0", ZeroDivisionError()), ("1", BadInput("no"))])
+def test_a_defect_keeps_its_traceback_and_whoever_asks_gets_all_of_it(monkeypatch, debug, error):
+    monkeypatch.setenv(DEBUG, debug)
+    with pytest.raises(type(error)) as caught:
+        asked(error)
     below, printed = functions(caught.value)
     assert below == ["public", "asked", "internal"]
     assert "deep inside" in printed

@@ -75,6 +75,8 @@ def grams(stacks: Array) -> Array:
 def _one_by_one(rows: NDArray[Number], first: NDArray[np.int64], values: NDArray[Number]) -> NDArray[Number]:
     """Compute the product of each row (k,) of rows with the k rows of ``values`` that begin at its ``first``."""
     count, columns = rows.shape
-    places = (first[:, None] + np.arange(columns)).ravel()
-    sparse = csr_array((rows.ravel(), places, np.arange(count + 1) * columns), shape=(count, len(values)))
+    whole = np.int32 if max(rows.size, len(values)) < 1 << 31 else np.int64  # scipy would look for this again
+    places = np.add.outer(first.astype(whole), np.arange(columns, dtype=whole)).ravel()
+    ends = np.arange(count + 1, dtype=whole) * whole(columns)
+    sparse = csr_array((rows.ravel(), places, ends), shape=(count, len(values)))
     return np.asarray(sparse @ values)

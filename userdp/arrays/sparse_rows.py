@@ -216,12 +216,21 @@ def _factors(lengths: Rows, plain: NDArray[np.bool_], clip_norm: float) -> Rows:
     return np.minimum(1.0, clip_norm / np.where(plain, lengths, clip_norm or 1.0))
 
 
-def row_lengths(rows: AnyRows) -> Rows:
-    """Compute (U,) the l2 norm of each finite row; infinite if float64 cannot hold it."""
+def finite_lengths(rows: Rows) -> tuple[Rows, int, Rows]:
+    """Compute `finite_rows` and their `row_lengths`, as both do, from the same squares if all of these are finite."""
+    squares = _squares(rows)
+    if np.isfinite(squares).all():
+        return rows, 0, row_lengths(rows, squares)
+    rows, wrong = finite_rows(rows)
+    return rows, wrong, row_lengths(rows)
+
+
+def row_lengths(rows: AnyRows, squares: Rows | None = None) -> Rows:
+    """Compute (U,) the l2 norm of each finite row, of known squares if so; infinite if float64 cannot hold it."""
     with np.errstate(over="ignore"):
         if isinstance(rows, csr_array):
             return np.sqrt(squared_lengths(rows))
-        squares = _squares(rows)
+        squares = _squares(rows) if squares is None else squares
         lengths, plain = np.sqrt(squares), _plain(squares)
         if not plain.all():
             unit, scale = _scaled(rows[~plain])

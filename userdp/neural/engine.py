@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,11 +25,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from userdp.arrays.fixed_order import order_is_fixed
+from userdp.arrays.sparse_rows import AnyRows, Sparse, dense, gathered_rows, stacked
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.neural.chance import coins
 from userdp.neural.devices import seconds
 from userdp.neural.kernels.exact import Exact, is_exact
+from userdp.neural.look_ups import NO_TABLES, Looked
 from userdp.neural.model import DrewForTheFirstTime, Model
 from userdp.neural.samples import Held
 from userdp.neural.shared import SharedModule
@@ -38,13 +40,24 @@ from userdp.nodes.local_training import LocalTraining, trained
 from userdp.problems.base import Device
 
 Computed = TypeVar("Computed")
+_COPIES = 6  # Numbers in float32 that a number looked up takes: with its gradient, both in float64 for the sums.
 
 
 class Engine:
-    """A model and the `Tuner` of its calls; `BadInput` if several users are to be computed at once, and cannot."""
+    """A model and the `Tuner` of its calls; `BadInput` if several users are to be computed at once, and cannot.
 
-    def __init__(self, model: Model, execution: Execution = "auto", typical: int = 32, memory: int = 256) -> None:
-        self.model, original = model, model.original
+    ``tables`` are the model's that it computes `user_gradients` for by the rows that users look up.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        execution: Execution = "auto",
+        typical: int = 32,
+        memory: int = 256,
+        tables: Looked = NO_TABLES,
+    ) -> None:
+        self.model, original, self._tables = model, model.original, tables
         if execution == "grouped":
             model.check_together()
         plain = Tuner(
@@ -54,10 +67,10 @@ class Engine:
             padded=not isinstance(original.module, SharedModule),  # a sample of those costs more than a call
             typical=typical,
             memory=memory,
-            sample_bytes=original.bytes_of_a_sample(),
-            model_bytes=model.dimension * original.dtype.itemsize,
+            sample_bytes=original.bytes_of_a_sample() + int(_COPIES * tables.numbers) * original.dtype.itemsize,
+            model_bytes=max(1, model.dimension - tables.entries) * original.dtype.itemsize,
         )
-        exact = plain.together and plain.padded and model.computes_exactly()
+        exact = plain.together and plain.padded and model.computes_exactly(tables.names)
         self._tuners = {False: plain, True: replace(plain, together=exact, doubled=True)}
 
     @property
@@ -89,15 +102,18 @@ class Engine:
             with self.model.computing():
                 self.tuner.settle(self._made_up, partial(seconds, device), device.type)
 
-    def _made_up(self, choice: Choice, users: int, size: int) -> Callable[[], Tensor]:
+    def _made_up(self, choice: Choice, users: int, size: int) -> Callable[[], object]:
         model, block = self.model, self.model.samples.blank(size)
         model.begin(None, own_layers=choice.own_layers)
-        models = model.tensor(model.initial).expand(users, -1)
+        x = model.tensor(model.initial)
         own, held = np.tile(np.arange(size), (users, 1)), model.held(block, np.zeros(users, dtype=np.int64))
+        weights = np.full(own.shape, 1 / size)
 
-        def computed() -> Tensor:
+        def computed() -> object:
             with self._order(choice):
-                return self._gradients(held, models, own, np.full(own.shape, 1 / size))
+                if self._tables.names:
+                    return self._sparse_gradients(held, x, own, weights)
+                return self._gradients(held, x.expand(users, -1), own, weights)
 
         return computed
 
@@ -119,17 +135,27 @@ class Engine:
             "message_mib": 8 * self.model.dimension / MEBIBYTE,
         }
 
+    def user_gradients(self, x: Vector, block: Block) -> AnyRows:
+        """Compute (U, p) each user's average gradient; sparse if the engine has tables."""
+        models = np.broadcast_to(x, (block.users, len(x)))
+        if not self._tables.names:
+            return self.gradients(models, block)
+        at = self.model.tensor(x)
+
+        def of(users: NDArray[np.int64]) -> Sparse:
+            return self._sparse_gradients(self.model.held(block, users), at, *_averaged(block.sizes[users]))
+
+        return self._rows(models, block, of, block.sizes)
+
     def gradients(self, models: Array, block: Block) -> Array:
         """Compute (U, p) each user's average gradient, at its own parameters (U, p)."""
         model = self.model
 
         def of(users: NDArray[np.int64]) -> Tensor:
-            sizes = block.sizes[users][:, None]
-            places = np.arange(sizes.max())
-            own, weights = np.minimum(places, sizes - 1), (places < sizes) / sizes
-            return self._gradients(model.held(block, users), model.tensor(models[users]), own, weights)
+            held = model.held(block, users)
+            return self._gradients(held, model.tensor(models[users]), *_averaged(block.sizes[users]))
 
-        return self._rows(models, block, of, block.sizes)
+        return dense(self._rows(models, block, of, block.sizes))
 
     def local_updates(self, x: Vector, block: Block, training: LocalTraining) -> Array:
         """Compute (U, p) the difference that each user's own training makes to the model x."""
@@ -143,7 +169,7 @@ class Engine:
         sizes = block.sizes
         if order_is_fixed() and training.steps and training.batch_size:  # all take as many steps, of no more samples
             sizes = np.minimum(sizes, int(training.batch_size))
-        return self._rows(np.broadcast_to(x, (block.users, len(x))), block, moved, sizes)
+        return dense(self._rows(np.broadcast_to(x, (block.users, len(x))), block, moved, sizes))
 
     def forward(self, x: Vector, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         """Compute losses (N,), and outputs (S, ...) and targets (S, ...) of the S predictions, piece by piece."""
@@ -159,28 +185,37 @@ class Engine:
         return losses, outputs, targets
 
     def _gradients(self, held: Held, models: Tensor, own: NDArray[np.int64], weights: Array) -> Tensor:
-        if is_exact():  # so that a user's samples alone say how many it is padded to
-            more = (0, 0), (0, (1 << (own.shape[1] - 1).bit_length()) - own.shape[1])
-            own, weights = np.pad(own, more, mode="edge"), np.pad(weights, more)
-        return self.model.gradients(models, held, own, weights, self.tuner.most_samples)
+        return self.model.gradients(models, held, *_padded(own, weights), self.tuner.most_samples)
+
+    def _sparse_gradients(self, held: Held, x: Tensor, own: NDArray[np.int64], weights: Array) -> Sparse:
+        most = self.tuner.most_samples
+        return self.model.sparse_gradients(x, self._tables.names, held, *_padded(own, weights), most)
 
     def _rows(
-        self, models: Array, block: Block, compute: Callable[[NDArray[np.int64]], Tensor], sizes: NDArray[np.int64]
-    ) -> Array:
+        self,
+        models: Array,
+        block: Block,
+        compute: Callable[[NDArray[np.int64]], Tensor | Sparse],
+        sizes: NDArray[np.int64],
+    ) -> AnyRows:
         """Compute rows (U, p) of users, group by group, each at its own model; ``sizes`` (U,) are of their batches."""
         model = self.model
         self.settle()
 
-        def rows() -> Array:
-            result = np.empty((block.users, model.dimension))
+        def rows() -> AnyRows:
+            parts, groups = list[Sparse](), list(self.tuner.groups(sizes))
+            result = np.empty((0 if self._tables.names else block.users, model.dimension))
             keys = coins(model.seed, models, block) if model.original.in_training.draws else None
-            for users in self.tuner.groups(sizes):
+            for users in groups:
                 key = None if keys is None else keys[users[0]]
                 model.begin(key, own_layers=self.tuner.choice.own_layers)
                 with self._order(self.tuner.choice):
                     found = compute(users)
-                result[users] = model.rows(found)
-            return result
+                if isinstance(found, Tensor):
+                    result[users] = model.rows(found)
+                else:
+                    parts.append(found)
+            return gathered_rows(cast(Sparse, stacked(parts)), np.argsort(np.concatenate(groups))) if parts else result
 
         return self._computed(rows)
 
@@ -191,3 +226,17 @@ class Engine:
         except DrewForTheFirstTime:
             self.tuner.keep_apart()
             return self.model.watched(compute)
+
+
+def _averaged(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array]:
+    """Return the places (G, m) of users' samples, the last again as padding, and the weights (G, m) of averages."""
+    places, sizes = np.arange(sizes.max()), sizes[:, None]
+    return np.minimum(places, sizes - 1), (places < sizes) / sizes
+
+
+def _padded(own: NDArray[np.int64], weights: Array) -> tuple[NDArray[np.int64], Array]:
+    """Return places and weights (G, m), of a power of two within `Exact`: a user's samples say how many it has."""
+    if not is_exact():
+        return own, weights
+    more = (0, 0), (0, (1 << (own.shape[1] - 1).bit_length()) - own.shape[1])
+    return np.pad(own, more, mode="edge"), np.pad(weights, more)

@@ -11,7 +11,7 @@ actors run side by side instead.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from userdp.arrays.fixed_order import order_is_fixed
+from userdp.arrays.sparse_rows import Sparse
 from userdp.arrays.types import Array
 from userdp.data.block import Block
 from userdp.neural.chance import coins, own_randomness, seed_from, set_torch_state, torch_state
@@ -28,6 +29,7 @@ from userdp.neural.habits import PROCESSOR, Habits
 from userdp.neural.isolation import Copies, Pair
 from userdp.neural.kernels.exact import Exact
 from userdp.neural.kernels.layers import LAYERS, Kernels, Kind, with_way_back
+from userdp.neural.look_ups import LookUps
 from userdp.neural.losses import SampleLoss
 from userdp.neural.original import Original
 from userdp.neural.samples import Held, Samples
@@ -93,9 +95,9 @@ class Model:
         """Refuse (`BadInput`) a module of which several users cannot be computed at once."""
         self.original.check_together(self._kind(), self.kernels)
 
-    def computes_exactly(self) -> bool:
+    def computes_exactly(self, looked: frozenset[str]) -> bool:
         """Return whether all its operations are known to `userdp.neural.kernels.exact`, by a trial on made-up users."""
-        return self.asked_device == "cpu" and self.original.computes_exactly(self._kind())
+        return self.asked_device == "cpu" and self.original.computes_exactly(self._kind(), looked)
 
     def use_device(self, device: Device) -> None:
         """Compute on this device from now on."""
@@ -177,14 +179,28 @@ class Model:
         ``piece`` samples of a user are computed at once.
         """
         result, pair = torch.zeros_like(models), self.copy_in_use
-        for first in range(0, own.shape[1], piece):
-            part = slice(first, first + piece)
-            inputs, targets = held.at(own[:, part])
-            weight = torch.as_tensor(weights[:, part]).to(self.device, self._dtype)
+        for samples in self._pieces(held, own, weights, piece):
             leaf = models.detach().clone().requires_grad_()  # a module may write to its parameters
-            total = self.original.sum_of_losses(pair, leaf, inputs, targets, weight)
+            total = self.original.sum_of_losses(pair, leaf, *samples)
             result += torch.autograd.grad(total, leaf)[0]
         return result
+
+    def sparse_gradients(
+        self, x: Tensor, looked: frozenset[str], held: Held, own: NDArray[np.int64], weights: Array, piece: int
+    ) -> Sparse:
+        """Compute `gradients` at one model x (p,), with the rows of the tables ``looked`` that users look up alone."""
+        tables = LookUps(self.original.parameters.named(x), looked, len(own))
+        loss = partial(self.original.looking_up(tables).sum_of_losses, self.copy_in_use)
+        for samples in self._pieces(held, own, weights, piece):
+            tables.add(loss, *samples)
+        return tables.rows()
+
+    def _pieces(
+        self, held: Held, own: NDArray[np.int64], weights: Array, piece: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for first in range(0, own.shape[1], piece):
+            part = slice(first, first + piece)
+            yield *held.at(own[:, part]), torch.as_tensor(weights[:, part]).to(self.device, self._dtype)
 
     def piecewise(self, model: Tensor, block: Block) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield `outputs_of` in pieces; of one user at a time, if samples cannot be computed side by side."""

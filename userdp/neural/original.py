@@ -1,14 +1,12 @@
-"""The module as its factory made it: its parameters as one flat vector, its copies, its trials on made-up samples."""
+"""The module as its factory made it: its copies, its trials on made-up samples."""
 
 import copy
 import math
-import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +14,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from userdp.arrays.types import Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.neural.chance import own_randomness
@@ -26,94 +23,13 @@ from userdp.neural.isolation import Copies, Pair, as_trained
 from userdp.neural.kernels.exact import Exact, is_exact
 from userdp.neural.kernels.layers import Kernels, Kind, with_way_back
 from userdp.neural.kernels.padding import OwnPadding
+from userdp.neural.look_ups import Looked, LookUps, only_looked_up
 from userdp.neural.losses import SampleLoss
+from userdp.neural.parameters import Parameters
 from userdp.neural.samples import Samples
 from userdp.neural.shared import SharedModule
-from userdp.problems.embeddings import Tables
 
-_MOST_NAMES = 3  # Names in a message.
 _SHORT = 16  # Steps of trials, where any length will do.
-
-
-class Parameters:
-    """The places of a module's trainable parameters in the vector; `BadInput` refuses a module without any.
-
-    Attributes:
-        shapes: by name, in the module's order.
-        initial: (p,) the parameters' values.
-        tables: those that layers of embeddings read; None for none.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        trainable = {name: tensor.detach() for name, tensor in module.named_parameters() if tensor.requires_grad}
-        if not trainable:
-            raise BadInput("problem.module has no trainable parameter; check what the factory returns")
-        self.shapes: Mapping[str, torch.Size] = {name: tensor.shape for name, tensor in trainable.items()}
-        self._sizes = [shape.numel() for shape in self.shapes.values()]
-        self.initial = _flat(trainable.values())
-        layers = (layer for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag))
-        read = {layer.weight.data_ptr() for layer in layers}
-        firsts = np.cumsum([0, *self._sizes]).tolist()
-        places = [
-            (first, *tensor.shape)
-            for first, tensor in zip(firsts, trainable.values(), strict=False)
-            if tensor.data_ptr() in read
-        ]
-        self.tables = Tables(tuple(places)) if places else None
-
-    def named(self, models: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of models (..., p) by name, as views."""
-        pieces = torch.split(models, self._sizes, dim=-1)
-        named = zip(self.shapes.items(), pieces, strict=True)
-        return {name: piece.reshape(*models.shape[:-1], *shape) for (name, shape), piece in named}
-
-    def of_state(self, module: nn.Module, state: Mapping[str, Tensor], told: str) -> Vector:
-        """Return (p,) the trained parameters of the whole module's state_dict; ``told`` begins error messages.
-
-        Raises `BadInput` if names or shapes are not the module's, or an untrained tensor differs: nodes make it anew.
-        """
-        fixed = {name: tensor for name, tensor in module.state_dict().items() if name not in self.shapes}
-        shapes = {**self.shapes, **{name: tensor.shape for name, tensor in fixed.items()}}
-        factory = "name the factory that made it as problem.module"
-        _refuse(shapes.keys() - state.keys(), f"{told} lacks", factory)
-        _refuse(state.keys() - shapes.keys(), f"{told} holds, and the module lacks,", factory)
-        wrong = (
-            f"{name} {tuple(state[name].shape)} in place of {tuple(shape)}"
-            for name, shape in shapes.items()
-            if state[name].shape != shape
-        )
-        _refuse(wrong, f"{told} has shapes that do not fit,", factory)
-        _refuse(
-            (name for name, tensor in fixed.items() if not torch.equal(state[name].to(tensor.dtype), tensor)),
-            f"{told} has other values of untrained tensors,",
-            "have the factory in problem.module set them, because every node makes the module by it",
-        )
-        return _flat(state[name].detach() for name in self.shapes)
-
-
-def _flat(tensors: Iterable[Tensor]) -> Vector:
-    return cast(Vector, torch.cat([each.double().reshape(-1) for each in tensors]).numpy())
-
-
-def _refuse(found: Iterable[str], told: str, remedy: str) -> None:
-    names = sorted(found)
-    if names:
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        raise BadInput(f"{told} {', '.join(names[:_MOST_NAMES])}{more}: {remedy}")
-
-
-def read_state(path: Path, told: str) -> Mapping[str, Tensor]:
-    """Read the tensors by name from a file of `torch.save`, without running code in it; `BadInput` for others."""
-    try:
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:
-        raise BadInput(
-            f"{told} cannot be read by torch.load(weights_only=True) ({type(error).__name__}): save "
-            "module.state_dict() alone, by torch.save"
-        ) from None
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise BadInput(f"{told} holds a {type(state).__name__} that is no state_dict: save module.state_dict() alone")
-    return state
 
 
 class Original:
@@ -135,6 +51,7 @@ class Original:
         self._loss, self._samples, self.dtype = loss, samples, dtype
         self.module = as_trained(module, dtype)
         self.parameters = Parameters(self.module)
+        self._named: Callable[[Tensor], dict[str, Tensor]] = self.parameters.named
         self.module.requires_grad_(False)
         self._shared = self.module if isinstance(self.module, SharedModule) else None
         self._trial = samples if self._shared is None else samples.shortened(_SHORT)
@@ -174,9 +91,15 @@ class Original:
             with torch.no_grad():
                 self._samples.losses(pair.loss, pair.module(inputs.to(device)), targets.to(device))
 
+    def looking_up(self, tables: LookUps) -> Self:
+        """Return the same module, of which a model is what `LookUps.named` takes."""
+        other = copy.copy(self)
+        other._named = tables.named
+        return other
+
     def outputs(self, pair: Pair, model: Tensor, inputs: Tensor) -> Tensor:
         """Compute outputs of a copy at a model (p,); of users side by side, at their models (U, p)."""
-        return functional_call(pair.module, self.parameters.named(model), (inputs,))  # type: ignore[no-any-return]
+        return functional_call(pair.module, self._named(model), (inputs,))  # type: ignore[no-any-return]
 
     def loss(self, pair: Pair, model: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Compute the weighted sum of losses of a copy, at models as `outputs` takes them."""
@@ -296,7 +219,7 @@ class Original:
                 f"{refused} {self.in_training}, so its users are computed one after the other; use 'auto' or 'loop'"
             )
         try:
-            self._two_together(kind, nullcontext())
+            self._tried(self._trial.corners(), 2, frozenset(), kind, nullcontext())
         except Exception as error:  # any error of the module
             other = "" if kernels == "own" else ", or problem.kernels = 'own', which can do so for nn.GRU and nn.LSTM"
             said = f"{type(error).__name__}: {first_line(error)}"
@@ -304,18 +227,22 @@ class Original:
                 f"{refused} cannot be computed for several users at once ({said}); use 'auto' or 'loop'{other}"
             ) from error
 
-    def _two_together(self, kind: Kind, order: AbstractContextManager[object]) -> None:
-        pair = self.copy(kind)
-        model, *samples = self._made_up(self._trial.corners(), False)
-        inputs, targets, weights = (torch.stack([each, each]) for each in (*samples, torch.ones(2, dtype=self.dtype)))
-        models = model.expand(2, -1).clone().requires_grad_()
+    def _tried(
+        self, block: Block, users: int, looked: frozenset[str], kind: Kind, order: AbstractContextManager[object]
+    ) -> LookUps:
+        """Return the gradients of so many users, who all have these made-up samples, on the processor."""
+        model, *samples = self._made_up(block, True)
+        samples.append(torch.ones(block.samples, dtype=self.dtype))
+        tables = LookUps(self.parameters.named(model), looked, users)
+        loss = partial(self.looking_up(tables).sum_of_losses, self.copy(kind))
         with computing(PROCESSOR), own_randomness(PROCESSOR), order:
-            torch.autograd.grad(self.sum_of_losses(pair, models, inputs, targets, weights), models)
+            tables.add(loss, *(torch.stack([each] * users) for each in samples))
+        return tables
 
-    def computes_exactly(self, kind: Kind) -> bool:
+    def computes_exactly(self, kind: Kind, looked: frozenset[str]) -> bool:
         """Return whether two users can be computed at once by `Exact`, by a trial on the processor."""
         try:
-            self._two_together(kind, Exact())  # type: ignore[no-untyped-call]
+            self._tried(self._trial.corners(), 2, looked, kind, Exact())  # type: ignore[no-untyped-call]
         except Exception:  # any error of the module
             return False
         return True
@@ -336,6 +263,16 @@ class Original:
         except Exception:  # any error of the module
             return False
         return all(other[: len(one)].equal(one) for one, other in zip(alone, beside, strict=True))
+
+    def looked_up(self) -> Looked:
+        """Return the tables that the module only looks rows up in, by a trial."""
+        names = frozenset[str]() if self._shared else self.parameters.table_names
+        block = self._trial.made_up(MADE_UP[0], 0)
+
+        def gradients(looked: frozenset[str]) -> LookUps:
+            return self._tried(block, 1, looked, with_way_back, nullcontext())
+
+        return only_looked_up(names, gradients, block.samples)
 
     def bytes_of_a_sample(self) -> int:
         """Measure the bytes that the backward pass keeps of a sample, beside those of parameters."""

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from userdp.arrays.sparse_rows import AnyRows, dense
 from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Sequence as Steps
@@ -23,7 +24,7 @@ from userdp.neural.habits import PROCESSOR
 from userdp.neural.kernels.layers import LAYERS, Kernels
 from userdp.neural.losses import CLASSES, LossName, SampleLoss, constant_outputs, loss_of, measures, predictions
 from userdp.neural.model import Model
-from userdp.neural.original import read_state
+from userdp.neural.parameters import read_state
 from userdp.neural.samples import Rows as SampleRows
 from userdp.neural.samples import Samples, Windows, shape_of
 from userdp.neural.shared import SharedModule
@@ -67,8 +68,9 @@ class TorchProblem(Problem):
 
     Users train in the mode in which the factory leaves each layer: dropout draws from each user's and model's own
     random numbers, and batch normalisation keeps the factory's statistics. Losses, metrics and predictions are computed
-    in evaluation mode. Parameters, buffers and attributes are the same before each user as before the first one; a
-    module that needs to carry something on is refused before any data are read.
+    in evaluation mode. Large tables that are only looked up have sparse gradients (`userdp.neural.look_ups`).
+    Parameters, buffers and attributes are the same before each user as before the first one; a module that needs to
+    carry something on is refused before any data are read.
 
     Formal guarantees:
         Nothing is proven of the loss: the certificate is empty, the domain the whole space. Privacy must come from
@@ -133,7 +135,11 @@ class TorchProblem(Problem):
         self._samples, self._metrics = samples, metrics or {}
         model = Model(made_by(module, seed), function, samples, dtype, kernels=kernels, device=device, seed=seed)
         typical, most = count("typical_samples", typical_samples), count("problem.memory", memory)
-        self.engine = Engine(model, execution, typical, most)
+        self.engine = self._rows = Engine(model, execution, typical, most)
+        looked = model.original.looked_up()
+        if looked.worth(model.dimension, typical):
+            self.sparse, self.sample_entries = True, model.dimension - looked.entries + math.ceil(looked.numbers)
+            self._rows = Engine(model, execution, typical, most, looked)
         self._check_metrics()
         self.dimension, self.start = model.dimension, model.initial
         self.tables = model.original.parameters.tables
@@ -157,11 +163,12 @@ class TorchProblem(Problem):
     @property
     def choice(self) -> Choice:
         """The execution of gradients: the fastest as measured, after the first computation."""
-        return self.engine.tuner.choice
+        return self._rows.tuner.choice
 
     def use_device(self, device: Device) -> None:
         """Compute on this device from now on, in any process."""
-        self.engine.use_device(device)
+        for engine in (self.engine, self._rows):
+            engine.use_device(device)
 
     def settle_device(self) -> None:
         """Look for the device in this process; `BadInput` if it does not exist, or the module does not run on it."""
@@ -198,7 +205,7 @@ class TorchProblem(Problem):
 
     def computed(self) -> dict[str, bool | int | float]:
         """Return the choice; empty before any computation that needs it."""
-        if not self.engine.tuner.settled:
+        if not self._rows.tuner.settled:
             return {}
         found = asdict(self.choice)
         seconds = found.pop("seconds")
@@ -208,9 +215,9 @@ class TorchProblem(Problem):
         """Clip targets of "bce_with_logits" into [0, 1]; set aside samples not finite, of unknown classes or codes."""
         return self._samples.bound(block, self.engine.model.outputs)
 
-    def user_gradients(self, x: Vector, block: Block) -> Array:
-        """Compute (U, p) each user's average gradient."""
-        return self.user_gradients_at(np.broadcast_to(x, (block.users, self.dimension)), block)
+    def user_gradients(self, x: Vector, block: Block) -> AnyRows:
+        """Compute (U, p) each user's average gradient; sparse if the problem is."""
+        return self._rows.user_gradients(x, block)
 
     def user_gradients_at(self, models: Array, block: Block) -> Array:
         """Compute (U, p) each user's average gradient, at its own parameters."""
@@ -223,7 +230,7 @@ class TorchProblem(Problem):
     def sample_gradients(self, x: Vector, block: Block) -> Array:
         """Compute (N, p) each sample's gradient."""
         single = Block(block.features, np.arange(block.samples + 1), block.targets)
-        return self.user_gradients(x, single)
+        return dense(self.user_gradients(x, single))
 
     def sample_losses(self, x: Vector, block: Block) -> Array:
         """Compute (N,) each sample's loss."""

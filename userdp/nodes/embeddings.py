@@ -11,36 +11,43 @@ gradient, up to rounding: whether an entry is zero follows to the last bit from 
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.sparse import csr_array, hstack
 
-from userdp.arrays.sparse_rows import clip_rows, dense
-from userdp.arrays.types import Array, Rows, Vector
+from userdp.arrays.sparse_rows import AnyRows, Sparse, clip_rows, dense, scaled_rows
+from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.problems.base import Problem
 from userdp.problems.embeddings import Tables
 
 
-def row_weights(problem: Problem, x: Vector, block: Block, tables: Array) -> Rows:
+def row_weights(problem: Problem, x: Vector, block: Block, tables: Array) -> AnyRows:
     """Compute (U, V): ``1 / sqrt(t)`` in each of the t rows that a user touches, and 0 in the others."""
-    return _weights(dense(problem.rough_user_gradients(x, block)), Tables.of(tables))
+    weights = _weights(problem.rough_user_gradients(x, block), Tables.of(tables))
+    return weights if problem.sparse else dense(weights)
 
 
-def kept_gradient(problem: Problem, x: Vector, block: Block, tables: Array, rows: Vector) -> Rows:
+def kept_gradient(problem: Problem, x: Vector, block: Block, tables: Array, rows: Vector) -> AnyRows:
     """Compute (U, k): each user's gradient in these rows of tables and outside of all tables."""
-    gradients = dense(problem.rough_user_gradients(x, block))
+    gradients = problem.rough_user_gradients(x, block)
     return gradients[:, Tables.of(tables).kept(rows, problem.dimension)]
 
 
-def gradient_and_weights(problem: Problem, x: Vector, block: Block, tables: Array, clip: float, weight: float) -> Rows:
+def gradient_and_weights(
+    problem: Problem, x: Vector, block: Block, tables: Array, clip: float, weight: float
+) -> AnyRows:
     """Compute (U, p + V): users' gradients, clipped to l2 norm ``clip``, and ``weight`` times their `row_weights`."""
-    gradients = dense(problem.rough_user_gradients(x, block))
-    weights = _weights(gradients, Tables.of(tables))
+    gradients = problem.rough_user_gradients(x, block)
+    weights = weight * _weights(gradients, Tables.of(tables))
     with np.errstate(invalid="ignore"):  # what is not finite stays so, and the row becomes zero
-        return np.hstack([clip_rows(gradients, clip), weight * weights])
+        clipped = clip_rows(gradients, clip)
+    if isinstance(clipped, csr_array):
+        return hstack([clipped, weights], format="csr")
+    return np.hstack([clipped, dense(weights)])
 
 
-def _weights(gradients: Rows, tables: Tables) -> Rows:
+def _weights(gradients: AnyRows, tables: Tables) -> Sparse:
     touched = tables.touched(gradients)
-    return np.asarray(touched / np.sqrt(np.maximum(touched.sum(axis=1, keepdims=True), 1)))
+    return scaled_rows(touched, 1 / np.sqrt(np.maximum(np.diff(touched.indptr), 1)))
 
 
 def rows_of(dimension: int, arrays: Mapping[str, Array]) -> int:

@@ -123,18 +123,24 @@ ROW_FUNCTIONS: dict[str, RowFunction] = {
         of_gradients=True,
     ),
     "kept_gradient": RowFunction(
-        embeddings.kept_gradient, embeddings.kept_of, fixed_order=True, of_gradients=True, from_wide=True
+        embeddings.kept_gradient,
+        embeddings.kept_of,
+        keeps_zeros=True,
+        fixed_order=True,
+        of_gradients=True,
+        from_wide=True,
     ),
     "row_weights": RowFunction(
         embeddings.row_weights,
         embeddings.rows_of,
+        keeps_zeros=True,
         fixed_order=True,
         of_gradients=True,
         from_wide=True,
         acute=True,
     ),
     "gradient_and_weights": RowFunction(
-        embeddings.gradient_and_weights, embeddings.both_of, fixed_order=True, of_gradients=True
+        embeddings.gradient_and_weights, embeddings.both_of, keeps_zeros=True, fixed_order=True, of_gradients=True
     ),
     "gradient_votes": RowFunction(_gradient_votes, keeps_zeros=True, fixed_order=True, of_gradients=True),
     "sample_sum": RowFunction(_sample_sum, sums_samples=True, keeps_zeros=True, fixed_order=True),

@@ -18,6 +18,7 @@ from userdp.arrays.types import Array, Rows, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
 from userdp.problems.base import Problem
+from userdp.problems.in_coordinates import InCoordinates
 from userdp.sampling.coins import uniforms
 
 Models = TypeVar("Models", bound=Any)
@@ -185,7 +186,8 @@ def local_update(problem: Problem, x: Vector, block: Block, **parameters: float)
     training = LocalTraining(**parameters)
     if isinstance(problem, TrainsLocally):
         return problem.local_updates(x, block, training)
-    if order_is_fixed() and block.users > 1:  # scores at users' own models are products in no fixed order
+    if order_is_fixed() and block.users > 1 and isinstance(problem, InCoordinates):
+        # A model outside the box comes back by equations that LAPACK solves for all users together.
         users = (block.part(user, user + 1) for user in range(block.users))
         return np.concatenate([local_update(problem, x, user, **parameters) for user in users])
     start = np.broadcast_to(x, (block.users, len(x)))

@@ -15,12 +15,12 @@ from userdp.arrays.fixed_order import fixed_order, order_is_fixed
 from userdp.arrays.sparse_rows import AnyRows, bytes_of
 from userdp.arrays.types import Vector
 from userdp.data.block import Block
-from userdp.data.federation import ColumnarFederation, Federation
+from userdp.data.federation import BLOCK_BYTES, ColumnarFederation, Federation
 from userdp.errors import BadInput
 from userdp.masking.grid import Residues
 from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import Computation
-from userdp.nodes.pipeline import RowPipeline
+from userdp.nodes.pipeline import ROW_BYTES, RowPipeline
 from userdp.nodes.row_maker import RowMaker
 from userdp.problems.base import Problem
 from userdp.problems.segments import mean_block
@@ -85,7 +85,10 @@ class NodeSamples:
         self._problem, self._federation, self._rows = problem, federation, rows
         ends = np.cumsum(federation.sizes[rows]) * federation.sample_bytes
         room = 0 if federation.stored else MEMORY_BYTES
-        self._means, self._room = dict[tuple[int, int, bool], Block](), 0
+        self._means, self._room, self._limits = dict[tuple[int, int, bool], Block](), 0, dict[str, int]()
+        if problem.sample_entries is not None:
+            most = ROW_BYTES // (16 * problem.sample_entries) * federation.sample_bytes
+            self._limits = {"max_bytes": min(BLOCK_BYTES, most)}
         if problem.mean_sufficient and ends[-1:].sum() > room:
             self._room = min(room // 2, 8 * len(rows) * problem.columns)
         self._kept, self.clipped = int(np.searchsorted(ends, room - self._room, side="right")), 0
@@ -107,7 +110,7 @@ class NodeSamples:
         """
         rows, fixed = self._rows[positions], order_is_fixed()
         known = self._means if len(positions) == len(self._rows) else {}
-        slices = list(self._federation.slices(rows, max_users=max_users))
+        slices = list(self._federation.slices(rows, max_users=max_users, **self._limits))
         means = [known.get((where.start, where.stop, fixed)) for where in slices]
         missing = (where for where, block in zip(slices, means, strict=True) if block is None or not of_means)
         made: Iterator[Block] = (self._made(positions[where], rows[where]) for where in missing)

@@ -10,11 +10,12 @@ from userdp.arrays.sparse_rows import (
     clip_rows,
     compacted,
     dense,
+    finite_lengths,
     finite_rows,
     row_lengths,
     stacked,
 )
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays.types import Vector
 from userdp.masking.grid import Residues
 from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import Computation
@@ -76,25 +77,22 @@ class RowPipeline:
     def add(self, rows: AnyRows, where: slice, unusable: int = 0) -> None:
         """Take the raw rows (U', length) of users at ``where`` through all steps; ``unusable`` of them are centres."""
         broken = ~np.isfinite(dense(rows)).all(axis=1, keepdims=True) if self._asked.counted else None
-        rows, non_finite = self.finite(rows)
+        if self._clip_of_sum is not None and self._asked.centre is None:
+            rows, non_finite, lengths = finite_lengths(dense(rows))
+        else:
+            rows, non_finite = self.finite(rows)
+            lengths = row_lengths(rows) if self._clip_of_sum is not None or self.lengths is not None else None
         if self._asked.masked is None:
             self.non_finite += non_finite + unusable
-        if self._clip_of_sum is not None:
-            add_clipped_rows(self._values[0], dense(rows), self._clip_of_sum, self._measured(rows, where))
+        if self.lengths is not None:
+            self.lengths[where] = lengths
+        if self._clip_of_sum is not None and lengths is not None:
+            add_clipped_rows(self._values[0], dense(rows), self._clip_of_sum, lengths)
         else:
-            if self.lengths is not None:
-                self._measured(rows, where)
             rows = self.clipped(rows)
             if broken is not None:
                 rows = np.column_stack([broken * self._asked.longest, np.where(broken, 0.0, dense(rows))])
             self.collect(rows, where)
-
-    def _measured(self, rows: AnyRows, where: slice) -> Rows:
-        """Return the (U',) lengths of finite rows, and note them if requested."""
-        lengths = row_lengths(rows)
-        if self.lengths is not None:
-            self.lengths[where] = lengths
-        return lengths
 
     def finite(self, rows: AnyRows) -> tuple[AnyRows, int]:
         """Return the rows about the centre, sparse if possible, and how many were not finite and became zero."""

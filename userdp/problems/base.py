@@ -169,16 +169,17 @@ class Problem(ABC):
             targets have no bounds.
         landscape: the sizes from which a plan predicts accuracy; None if unknown.
         measured: a measured curvature; None if step sizes follow the certificate.
-        sparse: whether samples and gradients are sparse: gradients and their sums are then `scipy.sparse.csr_array`,
-            with as many entries as samples have; other problems return arrays.
+        sparse: whether gradients are sparse: they and their sums are then `scipy.sparse.csr_array`; other problems
+            return arrays.
+        sample_entries: the entries of a sample's sparse gradient; None if they are as many as the sample has.
         gradient_rounding: bound on the distance of each entry of a user's computed average gradient from the gradient
             of a loss with the certificate, the same for every model of the domain, for any samples (at most 2^26).
             None for no such bound. Zero for a gradient that depends on no model, bit for bit.
         bends_boundedly: whether `user_curvatures` has bounds. The loss is then convex at every model, if it is
             certified as convex on the domain.
-        fixed_order: whether a user's gradients, losses and sums have the same last bits in every block within
-            `userdp.arrays.fixed_order`. Each class says so of itself: a subclass, which may add up otherwise, inherits
-            nothing, and its users are computed one by one where noise is secure.
+        fixed_order: whether a user's gradients (also at its own model), losses and sums have the same last bits in
+            every block within `userdp.arrays.fixed_order`. Each class says so of itself: a subclass, which may add up
+            otherwise, inherits nothing, and its users are computed one by one where noise is secure.
         mean_sufficient: whether users' gradients read nothing of samples but `userdp.problems.segments.user_means`;
             each class says so of itself.
         tables: the tables of rows among the parameters, such as embeddings; None for none.
@@ -198,6 +199,7 @@ class Problem(ABC):
     landscape: Landscape | None = None
     measured: MeasuredCurvature | None = None
     sparse: bool = False
+    sample_entries: int | None = None
     gradient_rounding: float | None = None
     bends_boundedly: bool = False
     fixed_order: bool = False

@@ -5,8 +5,11 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
-from userdp.arrays.types import Array, Rows, Vector
+from userdp.arrays.projections import project_l1
+from userdp.arrays.sparse_rows import AnyRows, Sparse, row_of_entry, sparse_rows
+from userdp.arrays.types import Array, Vector
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,26 @@ class Tables:
         """The most entries of a row."""
         return max((width for _, _, width in self.places), default=0)
 
-    def touched(self, gradients: Rows) -> NDArray[np.bool_]:
-        """Return (U, V) whether a user's gradient (U, p) has an entry in the row that is not zero, such as a NaN."""
-        found = [
-            (gradients[:, first : first + rows * width].reshape(-1, rows, width) != 0).any(axis=2)
-            for first, rows, width in self.places
-        ]
-        return np.concatenate(found, axis=1)
+    def touched(self, gradients: AnyRows) -> Sparse:
+        """Return (U, V) ones in rows where a user's gradient (U, p) has an entry that is not zero, such as a NaN."""
+        entries = csr_array(gradients)
+        users, columns, seen, found = row_of_entry(entries), entries.indices, 0, list[NDArray[np.int64]]()
+        for first, rows, width in self.places:
+            inside = (columns >= first) & (columns < first + rows * width) & (entries.data != 0)
+            found.append(users[inside] * self.rows + seen + (columns[inside] - first) // width)
+            seen += rows
+        users, rows_touched = np.divmod(np.unique(np.concatenate(found)), self.rows)
+        ends = np.searchsorted(users, np.arange(gradients.shape[0] + 1))
+        return sparse_rows(np.ones(len(users)), rows_touched, ends, self.rows)
+
+    def shrunk(self, vector: Vector, radius: float) -> Vector:
+        """Return the vector (p,) nearest to this one whose rows of tables have l2 norms of sum ``radius`` at most."""
+        norms = [np.linalg.norm(vector[first : first + n * w].reshape(n, w), axis=1) for first, n, w in self.places]
+        whole, shrunk = np.concatenate(norms), vector.copy()
+        factors = np.split(project_l1(whole, radius) / np.where(whole > 0, whole, 1.0), np.cumsum([*map(len, norms)]))
+        for (first, rows, width), factor in zip(self.places, factors, strict=False):
+            shrunk[first : first + rows * width] *= np.repeat(factor, width)
+        return shrunk
 
     def kept(self, rows: Vector, dimension: int) -> NDArray[np.int64]:
         """Return the rising places (k,), of ``dimension`` parameters, that are in these rows or in no table."""

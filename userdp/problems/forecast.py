@@ -155,5 +155,5 @@ def standstill(problem: Problem, settings: object, rounds: int, numbers: Mapping
             yield (
                 f"strategy.{name} is {rate:.3g} by default, as the problem's bounds allow a smoothness of "
                 f"{problem.certificate.smoothness or math.inf:.3g}: the model would stay where it starts. Set "
-                f"strategy.{name}, or lower problem.radius or problem.feature_norm"
+                f"strategy.{name}, or lower problem.radius"
             )

@@ -11,7 +11,7 @@ from userdp.arrays.fixed_order import inner, order_is_fixed, product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.federation import Federation
-from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Landscape
+from userdp.problems.base import ASSUMED_SIZE
 from userdp.problems.bounds import targets_of
 from userdp.problems.by_period import ByPeriod
 from userdp.problems.families import CloglogFamily, Family, LogisticFamily, PoissonFamily, SquaredFamily
@@ -19,8 +19,9 @@ from userdp.problems.linear_scores import QUIET, Options, Pieces
 from userdp.problems.segments import Number, float64_parts, weighted_as_read, weighted_sums
 from userdp.problems.settings import BinaryTarget, CountBound, GeneralisedLinearSettings, TargetRange
 
-COMPILED_BYTES = 1 << 22
-"""The least bytes of a block's features for the compiled loop; below, two products are as fast."""
+COMPILED_BYTES = 1 << 21
+"""The least bytes of a block's features for the compiled loop; below, loading it takes longer than thousands of rounds.
+"""
 
 
 class GeneralisedLinear(ByPeriod):
@@ -61,20 +62,10 @@ class GeneralisedLinear(ByPeriod):
         reach = self.feature_norm * self.domain.radius + moved
         slope, targets = family.slope_bound(reach), f" and targets in [{family.low:g}, {family.high:g}]"
         self.certificate = self._certified(slope, slope, family.curvature_bound(reach), self.first_slope, targets)
-        self.landscape = self._landscape()
-
-    def _landscape(self) -> Landscape:
-        family, length, reach = self.family.bounded(ASSUMED_SIZE), self.length, self.feature_norm
-        moved = self.farthest
-        if math.isinf(length):
-            length = reach = ASSUMED_SIZE * math.sqrt(self.dimension)
-        return Landscape(
-            family.start_loss + (moved * family.slope_bound(moved) if moved else 0.0),
-            family.curvature_bound(moved) * length**2,
-            AVERAGE_SIZE * family.slope_bound(reach * self.domain.radius + moved) * length,
-            pull=self.ridge * self.dimension,
-            assumed=family is not self.family or math.isinf(self.length),
-        )
+        length, norm, assumed = self.length, self.feature_norm, math.isinf(self.length)
+        if assumed:
+            length = norm = ASSUMED_SIZE * math.sqrt(self.dimension)
+        self.landscape = self._seen(length, norm * self.domain.radius, assumed=assumed)
 
     def _dominance(self, norm: float) -> float:
         cell = min(norm / 4, self.cell)
@@ -256,7 +247,8 @@ def _in_two_products(
         of_intercept = np.add.reduceat(slopes, block.offsets[:-1], dtype=np.float64)
         sums = np.column_stack([sums, of_intercept.astype(np.float32)])
     finite = np.isfinite(inner(sums, sums))
-    sums *= (1 / block.sizes).astype(np.float32)[:, None]
+    shares = (1 / block.sizes).astype(np.float32)
+    sums *= shares[0] if (shares == shares[0]).all() else shares[:, None]  # a row at a time takes five times as long
     rows = sums.astype(np.float64)
     rows += pull
     return rows, finite

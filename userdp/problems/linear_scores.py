@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from userdp.arrays.fixed_order import inner, product
+from userdp.arrays.fixed_order import EINSUM, inner, product
 from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.errors import BadInput
@@ -262,7 +262,7 @@ class LinearScores(Scored):
             scores = np.empty((part.samples, self.outputs))
             for one in range(self.outputs):
                 own = np.repeat(by_output[users, one], part.sizes, axis=0)
-                scores[:, one] = np.einsum("ij,ij->i", features, own[:, : self.columns])
+                scores[:, one] = inner(features, own[:, : self.columns], EINSUM)
                 if self.intercept:
                     scores[:, one] += own[:, self.columns]
             scores = scores[:, 0] if self.outputs == 1 else scores

@@ -15,7 +15,7 @@ from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.errors import BadInput
 from userdp.problems import bounds
-from userdp.problems.base import AVERAGE_SIZE, Box, Certificate, Landscape, Problem
+from userdp.problems.base import Box, Certificate, Problem
 from userdp.problems.families import CloglogFamily, Family, LogisticFamily, PoissonFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, averaged, finite_or_none
 from userdp.problems.segments import clip_factors
@@ -66,12 +66,7 @@ class OneHot(SummedSamples):
             reason="" if bounded else f"there is no bound at problem.radius = {radius:g}; lower it",
         )
         self.gradient_rounding = 2.0**-26 * (slope + pull) if bounded else None
-        self.landscape = Landscape(
-            family.start_loss + (moved * family.slope_bound(moved) if moved else 0.0),
-            family.curvature_bound(moved),
-            AVERAGE_SIZE * slope,
-            pull=self.ridge * self.dimension,
-        )
+        self.landscape = self._seen(1.0, radius)
 
     def bound(self, block: Block) -> tuple[Block, int]:
         """See `Problem.bound`: clip targets into their range, set aside samples with codes outside 0..levels - 1."""

@@ -12,7 +12,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block, Features
 from userdp.errors import BadInput
 from userdp.problems import bounds
-from userdp.problems.base import NEXT_TO_NOTHING
+from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, NEXT_TO_NOTHING, Landscape
 from userdp.problems.families import Family
 from userdp.problems.linear_scores import QUIET, Scored
 
@@ -49,6 +49,17 @@ class OneScore(Scored):
     @abstractmethod
     def _certify(self) -> None:
         """Set the certificate and what else follows from bounds on the family's derivatives."""
+
+    def _seen(self, length: float, reach: float, *, assumed: bool = False) -> Landscape:
+        """Return the landscape for samples no longer than ``length``, whose scores without known terms go so far."""
+        family, moved = self.family.bounded(ASSUMED_SIZE), self.farthest
+        return Landscape(
+            family.start_loss + (moved * family.slope_bound(moved) if moved else 0.0),
+            family.curvature_bound(moved) * length**2,
+            AVERAGE_SIZE * family.slope_bound(reach + moved) * length,
+            pull=self.ridge * self.dimension,
+            assumed=assumed or family is not self.family,
+        )
 
     @property
     def _middle(self) -> float:

@@ -13,7 +13,7 @@ from userdp.arrays.types import Array, Vector
 from userdp.data.block import Block
 from userdp.data.shape import Shape
 from userdp.problems import bounds
-from userdp.problems.base import ASSUMED_SIZE, AVERAGE_SIZE, Box, Certificate, Landscape
+from userdp.problems.base import Box, Certificate
 from userdp.problems.bounds import INWARDS
 from userdp.problems.families import CloglogFamily, Family, LogisticFamily, SquaredFamily
 from userdp.problems.linear_scores import QUIET, finite_or_none, ghost_factors
@@ -62,19 +62,8 @@ class SparseLinear(SummedSamples):
         self._certify()
 
     def _certify(self) -> None:
-        self.certificate = self._certified()
-        seen, moved = self.family.bounded(ASSUMED_SIZE), self.farthest
-        slope = seen.slope_bound(self.feature_norm * math.sqrt(self.sparsity) * self.domain.radius + moved)
-        self.landscape = Landscape(
-            seen.start_loss + (moved * seen.slope_bound(moved) if moved else 0.0),
-            seen.curvature_bound(moved) * self.feature_norm**2,
-            AVERAGE_SIZE * slope * self.feature_norm,
-            pull=self.ridge * self.dimension,
-            assumed=seen is not self.family,
-        )
-
-    def _certified(self) -> Certificate:
         norm, radius, root = self.feature_norm, self.domain.radius, math.sqrt(self.sparsity)
+        self.landscape = self._seen(norm, norm * root * radius)
         reach = norm * root * radius + self.farthest
         slope, curvature = self.family.slope_bound(reach), self.family.curvature_bound(reach)
         pull = self.ridge * radius if self.ridge else 0.0
@@ -83,7 +72,7 @@ class SparseLinear(SummedSamples):
         reason = "" if dominant else f"problem.ridge = {self.ridge:g} is too small; it takes at least {needed:.6g}"
         if not math.isfinite(slope + pull):
             reason = f"there is no bound at problem.radius = {radius:g} and these targets; lower them"
-        return Certificate(
+        self.certificate = Certificate(
             convex=True,
             lipschitz=finite_or_none(slope * norm + pull),
             gradient_norm=finite_or_none(slope * norm + pull * math.sqrt(self.dimension)),

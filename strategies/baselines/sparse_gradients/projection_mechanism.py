@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from strategies.baselines.sparse_gradients.projections import project_l1, project_l1_l2
 from userdp.accounting import check_delta, check_least, check_positive
 from userdp.arrays import Vector
+from userdp.arrays.projections import project_l1, project_l1_l2
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource

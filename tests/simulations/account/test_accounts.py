@@ -215,13 +215,16 @@ class Noted:
 def test_writers_of_postgresql_lock_before_they_read_and_wait_for_the_disk(monkeypatch, reads):
     """Without a server. SQLite's writers lock when they begin."""
     monkeypatch.setattr(module, "_engine", lambda *given: Noted())
+    for name in ("insist", "bring_up"):
+        monkeypatch.setattr(module.schema, name, lambda connection, *_: connection.asked.append("VERSION"))
     accounts = Accounts("postgresql://me@host/database")
     with pytest.raises(BadInput, match="there is no account"):
         accounts.read("data") if reads else accounts.enter("data", run())
     asked = (accounts._readers if reads else accounts._engine).asked
     first = [] if reads else ["SET LOCAL synchronous_commit = on", "SELECT pg_advisory_xact_lock("]
     assert [one[: len(start)] for one, start in zip(asked, first, strict=False)] == first
-    assert asked[len(first)].startswith("SELECT userdp_accounts.name")
+    assert asked[len(first)] == "VERSION"
+    assert asked[len(first) + 1].startswith("SELECT userdp_accounts.name")
     assert (accounts._engine if reads else accounts._readers).asked == []
 
 

@@ -151,7 +151,8 @@ RELEASES_NOTHING = {
     **dict.fromkeys(["userdp predict", "load_model"], "scores a table for its holder alone, by a released model"),
     **dict.fromkeys(["userdp list", "load_config"], "lists settings"),
     **dict.fromkeys(
-        [f"userdp account {name}" for name in ("create", "show", "list", "export", "check")], "reads accounts"
+        [f"userdp account {name}" for name in ("create", "show", "list", "export", "check", "backup", "restore")],
+        "reads accounts",
     ),
     **dict.fromkeys(
         [f"userdp serve {name}" for name in ("add", "list", "cancel", "retry")], "is paid when its run begins"
@@ -159,6 +160,7 @@ RELEASES_NOTHING = {
     "userdp serve enter": "charges runs that a database lacks",
     "userdp account enter": "charges what other programs released",
     **dict.fromkeys(["deployment keys", "deployment superlink", "deployment gate"], "knows no data"),
+    "deployment log": "shows a silo's officer what was asked of it",
     **dict.fromkeys(["deployment split", "deployment prepare"], "writes a silo's own folder, which it keeps"),
     "deployment submit": "submits a run, which a test of deployments sees pay",
     **dict.fromkeys(["build_problem", "make_strategy", "load_datasets"], "parts of a run that ask nobody"),

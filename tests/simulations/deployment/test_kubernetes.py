@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import kubernetes_validate
@@ -15,6 +16,7 @@ from simulations.deployment.keys import make_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 MANIFESTS = ROOT / "deploy/kubernetes"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 SIDES = ("coordinator", "silo", "ray")
 SERVICES = {
     "superlink": "superlink",
@@ -26,8 +28,8 @@ SERVICES = {
     "app": "app-1",
 }
 """Each Deployment, and its service in the compose files."""
-ELSEWHERE = {"NODE", "PGPASSFILE"}
-"""Variables of Compose that come from a ConfigMap, or as a secret's text, on Kubernetes."""
+ELSEWHERE = {"NODE"}
+"""Variables of Compose that come from a ConfigMap on Kubernetes."""
 POD = {"automountServiceAccountToken": False, "enableServiceLinks": False, "shareProcessNamespace": True}
 CONTAINER = {
     "allowPrivilegeEscalation": False,
@@ -95,9 +97,9 @@ def test_kubectl_puts_the_parts_together(side, tmp_path):
     assert (
         images
         == {
-            "coordinator": {"of.ours/userdp:latest", "postgres:17-bookworm"},
-            "silo": {"of.ours/userdp:latest"},
-            "ray": {"of.ours/userdp-ray:latest"},
+            "coordinator": {f"of.ours/userdp:{VERSION}", "postgres:17-bookworm"},
+            "silo": {f"of.ours/userdp:{VERSION}"},
+            "ray": {f"of.ours/userdp-ray:{VERSION}"},
         }[side]
     )
     if side == "silo":
@@ -144,13 +146,15 @@ def test_a_pod_is_what_its_service_is_in_the_compose_files(name, service):
     assert container["resources"]["limits"]["memory"].lower().removesuffix("i") == ours["mem_limit"]
     if "command" in ours:
         settings = {"$(GATE)": "gate:8000", "$(NODE):9094": "$$NODE:9094"}
-        assert [settings.get(word, word) for word in words(container["command"])] == words(ours["command"])
+        assert [settings.get(word, word) for word in words(container.get("command", container.get("args")))] == words(
+            ours["command"]
+        )
     plain = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
     assert plain == {name: value for name, value in ours.get("environment", {}).items() if name not in ELSEWHERE}
     joined = {label.removeprefix("network/") for label in labels if label.startswith("network/")}
     assert joined == {re.sub(r"-\d$", "", network) for network in ours["networks"]} - {"page"}
     assert mounted(pod) == {**dict(map(volume, ours["volumes"])), **dict(map(memory, ours["tmpfs"]))}
-    assert ("healthcheck" in ours) == ("readinessProbe" in container)
+    assert "healthcheck" not in ours or "readinessProbe" in container
 
 
 def mounted(pod):
@@ -175,6 +179,24 @@ def volume(text):
 def memory(text):
     path, _, options = text.partition(":")
     return path, re.search(r"size=(\d+)m", options)[1]
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_every_pod_says_whether_it_is_ready_and_alive_and_none_is_an_image_that_changes(side):
+    for name, (_, pod) in pods(side).items():
+        (container,) = pod["containers"]
+        ready, alive = container["readinessProbe"], container["livenessProbe"]
+        how = {"exec", "httpGet", "tcpSocket"}
+        assert len(how & ready.keys()) == len(how & alive.keys()) == 1, name
+        for probe in (ready, alive):  # what it asks is there
+            asked = (probe.get("httpGet") or probe.get("tcpSocket") or {}).get("port")
+            assert asked is None or {"containerPort": asked} in container["ports"], name
+        if name != "data":  # a run outlasts what it waits for; ten minutes later it has stopped
+            assert alive["periodSeconds"] * alive["failureThreshold"] >= 600, name
+        repository, _, tag = container["image"].partition(":")
+        assert tag not in {"", "latest"} or repository in {"userdp", "userdp-ray"}, name
+    (images,) = yaml.safe_load((MANIFESTS / side / "kustomization.yaml").read_text())["images"]
+    assert images["newTag"] == VERSION
 
 
 def test_probes_ask_what_the_health_checks_ask():

@@ -21,6 +21,28 @@ public = key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSS
 Path("/keys/superlink/node-3.pub").write_bytes(public)
 """
 
+ENDED = """
+from pathlib import Path
+from simulations.deployment import keys
+keys.DAYS = 0
+keys.renew(Path("/keys"), Path("/keys/authority"), ["gate"])
+"""
+CROWD = """
+import socket, time
+from pathlib import Path
+while not Path("/tmp/enough").exists():
+    crowd = []
+    for _ in range(300):
+        try:
+            crowd.append(socket.create_connection(("gate", 8000), timeout=5))
+            crowd[-1].sendall(b"half a request")
+        except OSError:
+            pass
+    time.sleep(0.2)
+"""
+STRICT = "cp -p /data/policy.toml /data/.policy && sed -i 's/^epsilon = .*/epsilon = 0.1/' /data/policy.toml"
+LOG = ("python", "-m", "simulations.deployment", "log", "--json")
+
 
 def rounds(number: int, node: str = "node-1") -> Sign:
     """So many rounds begin at a silo that the fault leaves alone: of two, one is whole."""
@@ -50,6 +72,11 @@ def says(service: str, words: str) -> Sign:
 
 def page_answers(federation: Federation) -> Callable[[], bool]:
     return lambda: "<h1>Federation</h1>" in federation.ask("/", check=False)
+
+
+def officer_sees(node: str, words: str) -> Sign:
+    """The hospital's own log of what was asked of it."""
+    return lambda federation: lambda: words in federation.inside(*LOG, service=node, check=False)
 
 
 @dataclass(frozen=True)
@@ -87,6 +114,34 @@ def _new_key(federation: Federation) -> None:
 def _forget_everything(federation: Federation) -> None:
     federation.keep_run_logs()
     federation.engine(KILL, "superlink")
+
+
+def _end_certificate(federation: Federation) -> None:
+    federation.inside("python", "-c", ENDED, service="keys")
+    federation.engine("restart --time 2", "node-1")  # which asks for it anew
+
+
+def _renew_certificate(federation: Federation) -> None:
+    renewed = ("keys", "--output", "/keys", "--authority", "/keys/authority", "--renew", "gate")
+    federation.inside("python", "-m", "simulations.deployment", *renewed, service="keys")
+
+
+def _crowd(federation: Federation) -> None:
+    federation.containers.engine("exec", "--detach", federation.containers.container("node-1"), "python", "-c", CROWD)
+
+
+def _restore_older(federation: Federation) -> None:
+    """Make the database what a copy from before the last entry holds; the newest copy is kept beside it."""
+    federation.inside("pg_dump", "-U", "userdp", "-Fc", "-f", "/tmp/newest", "userdp", service="accounts")
+    federation.sql("delete from userdp_entries where number = (select max(number) from userdp_entries)")
+    federation.engine("restart --time 2", "serve")
+
+
+def _restore_newest(federation: Federation) -> None:
+    again = ("pg_restore", "-U", "userdp", "-d", "userdp", "--clean", "--if-exists", "/tmp/newest")
+    federation.engine("stop --time 2", "serve")
+    federation.inside(*again, service="accounts")
+    federation.engine("start", "serve")
 
 
 STOPS_THE_RUN = says("serve", RESUMED)
@@ -190,5 +245,46 @@ FAULTS = (
         says("serve", "speaks version 0"),
         _be_honest,
         answers("node-3"),
+    ),
+    Fault(
+        "the gate's certificate ends",
+        "it is renewed beside the running gate, which nobody restarts",
+        _end_certificate,
+        says("gate", "server.crt ends at"),
+        _renew_certificate,
+        answers("node-1"),
+    ),
+    Fault(
+        "an older copy of the database is restored",
+        "the last entry is taken out of PostgreSQL, and `userdp serve` restarted; then the newest copy returns",
+        _restore_older,
+        says("serve", "runs without an entry"),
+        _restore_newest,
+        page_answers,
+    ),
+    Fault(
+        "a crowd is at the gate",
+        "300 half requests again and again, by a silo's neighbour",
+        _crowd,
+        rounds(2, "node-2"),
+        lambda federation: federation.inside("touch", "/tmp/enough", service="node-1"),
+        answers("node-1"),
+    ),
+    Fault(
+        "a run hangs",
+        "the ServerApp's container is paused",
+        lambda federation: federation.engine("pause", "coordinator-app"),
+        says("serve", "is stopped: it wrote nothing"),
+        lambda federation: federation.engine("unpause", "coordinator-app"),
+        answers("node-1"),
+    ),
+    Fault(
+        "a hospital refuses the run",
+        "its policy allows less, and its own log says so",
+        lambda federation: federation.inside("sh", "-c", STRICT, service="app-2"),
+        officer_sees("app-2", "[run] in policy.toml accepts 0.1"),
+        lambda federation: federation.inside("mv", "/data/.policy", "/data/policy.toml", service="app-2"),
+        answers("node-2"),
+        costs_users=True,
     ),
 )

@@ -35,6 +35,7 @@ def federation(tmp_path):
 def test_a_federation_keeps_its_promises_through_every_fault(federation, tmp_path):
     began = time.monotonic()
     federation.inside("userdp", "account", "create", "clinic", "--epsilon", "4", "--delta", "1e-5")
+    federation.allow(RUNS)
     for number in range(1, RUNS + 1):
         due = datetime.now(UTC) + timedelta(minutes=number)
         federation.add(*([REFUSED[number]] if number in REFUSED else []), at=f"{due:%Y-%m-%d %H:%M}")

@@ -131,3 +131,23 @@ def test_flowers_engine_gives_the_same_model(path, local, tmp_path):
     assert result["engine"] == "flower"
     assert result["computed"] is None  # nodes of other processes measured for themselves
     agree(np.load(there / "model.npz")["x"], local.model)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rows", ['"found", false_rows=0.4', '"each_round", false_rows=0.4', '"projected", max_rows=20'], ids=str
+)
+def test_rows_of_embeddings_train_alike_to_the_bit_in_process_on_ray_and_on_flower(path, tmp_path, rows):
+    strategy = f'strategy={{kind="dp_fed_sgd", rounds=3, embedding_rows={rows}}}'
+    chosen, own = [*SMALL, strategy, 'problem.execution="loop"'], path.with_name("rows.toml")
+    engines = "users_per_node=8", f'kind="ray", workers=2, users_per_node=8, roster_timeout={PATIENCE}'
+    here, ray = (
+        run(load_config(path, [*chosen, f"engine={{{engine}}}"]), directory=tmp_path / engine[:4], report=False).model
+        for engine in engines
+    )
+    own.write_text(tomli_w.dumps(read_toml(path, chosen)))
+    there = tmp_path / "flower"
+    run_on_flower(tmp_path / "home", RUN, 4, {"config": str(own), "roster_timeout": PATIENCE, "output": str(there)})
+    np.testing.assert_array_equal(ray, here)
+    np.testing.assert_array_equal(np.load(there / "model.npz")["x"], here)

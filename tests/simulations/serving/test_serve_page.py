@@ -3,14 +3,15 @@
 import inspect
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
 from examples import call
 from helpers_flower import ROOT
 
-from simulations.deployment.keys import make_keys
+from simulations.account.postgresql import PASSWORD
+from simulations.deployment.keys import ACCOUNTS, make_keys
 from simulations.serving.command import start
 from simulations.serving.health import Pulse
 from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper
@@ -80,12 +81,18 @@ def test_files_that_services_read_are_those_that_keys_makes(composed, tmp_path):
     coordinator, accounts = tmp_path / "coordinator", tmp_path / "accounts"
     named = set(re.findall(r"/keys/([\w.]+)", str(composed["services"]["serve"])))
     assert named | {"server.crt", "server.key"} <= {path.name for path in coordinator.iterdir()}
-    assert {path.name for path in accounts.iterdir()} == {"ca.crt", "password"}
-    host, *_, user, password = (coordinator / "pgpass").read_text().strip().split(":")
-    assert (accounts / "password").read_text() == password
-    assert (host, user) == ("accounts", composed["services"]["accounts"]["environment"]["POSTGRES_USER"])
-    assert f"{user}@{host}/" in composed["services"]["serve"]["environment"]["USERDP_ACCOUNTS"]
+    assert {path.name for path in accounts.iterdir()} == {"ca.crt", "password", "server.crt", "server.key"}
+    assert (accounts / "password").read_text() == (coordinator / "accounts.password").read_text()
+    for name in ("ssl_cert_file", "ssl_key_file"):
+        (file,) = re.findall(rf"{name}=/keys/(\S+)", composed["services"]["accounts"]["command"])
+        assert (accounts / file).is_file()
+    user = composed["services"]["accounts"]["environment"]["POSTGRES_USER"]
+    environment = composed["services"]["serve"]["environment"]
+    assert f"{user}@{ACCOUNTS}/" in environment["USERDP_ACCOUNTS"]
+    assert environment[PASSWORD] == "/keys/accounts.password"
+    certificate = x509.load_pem_x509_certificate((accounts / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert ACCOUNTS in names.get_values_for_type(x509.DNSName)
     assert len((coordinator / "page.token").read_text()) >= 32
     assert make_keys(tmp_path / "others", 1)
     assert not (tmp_path / "others" / "accounts").exists()
-    assert Path("/keys") / "pgpass" == Path(composed["services"]["serve"]["environment"]["PGPASSFILE"])

@@ -15,7 +15,7 @@ from scipy.special import ndtri
 from torch import nn
 
 from strategies import DPFedSGD
-from strategies.clipping.embedding_rows import Counts
+from strategies.clipping.row_counts import Counts
 from strategies.wire.replies import Gathered
 from userdp.arrays.sparse_rows import dense
 from userdp.data.block import Block
@@ -36,6 +36,7 @@ def listed(users, **options):
 
 EVERYBODY = range(len(SENT))
 CHOICES = {"found": {"embedding_rows": "found"}, "each_round": {"embedding_rows": "each_round"}}
+EVERY_CHOICE = CHOICES | {"projected": {"embedding_rows": "projected", "max_rows": 2}}
 SAMPLINGS = {
     "replace_one": {"sampling": "disjoint"},
     "add_or_remove": {"sampling": "poisson", "cohort": 8},
@@ -158,24 +159,68 @@ def test_a_round_that_a_killed_run_may_have_counted_is_counted_again():
     assert requested(method, 1).computation.name == "row_weights"
 
 
+# --- A projection -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_projection_asks_and_adds_what_all_rows_do_and_follows_that_alone(sampling):
+    everything, method = (listed(40, **options, **SAMPLINGS[sampling]) for options in ({}, EVERY_CHOICE["projected"]))
+    assert requested(method, 0).computation == requested(everything, 0).computation
+    assert method.scheme.mechanism == everything.scheme.mechanism
+    sent = Gathered(np.array([3.0, 40.0, 0.0, -30.0, 5.0, 0.0, 0.0]), 0, 0)
+    followed, released = (-taken(each, 0, np.zeros(7), sent).following for each in (method, everything))
+    radius = method.scheme.outline.numbers["clip_norm"] * math.sqrt(2)
+    np.testing.assert_allclose(followed, TABLES.shrunk(released, radius), rtol=1e-12)
+    assert np.abs(followed - released).max() > 0.01
+
+
+@pytest.mark.parametrize("max_rows", [1, 2])
+def test_no_user_of_few_rows_is_moved_and_the_mean_of_such_users_is_not(max_rows):
+    """The sum of row norms of any of these users, clipped, is within the radius; so is that of every mean."""
+    method = listed(40, embedding_rows="projected", max_rows=max_rows)
+    held = rows(requested(method, 0).computation)
+    few = held[(np.abs(held[:, 1:]).reshape(-1, 3, 2).max(axis=2) > 0).sum(axis=1) <= max_rows]
+    radius = method.scheme.outline.numbers["clip_norm"] * math.sqrt(max_rows)
+    for row in [*few, few.mean(axis=0)]:
+        np.testing.assert_allclose(TABLES.shrunk(row, radius), row, atol=1e-15)
+
+
+@pytest.mark.parametrize("width", [1, 8])
+def test_what_is_followed_is_as_near_to_the_mean_as_the_plan_says(width):
+    """400 draws at 500 rows, of which the mean has one, or all alike; their mean errs by 5 deviations at most."""
+    tables, rng, radius, deviation = Tables(((0, 500, width),)), np.random.default_rng(4), 2.0, 0.2
+    longest = math.sqrt(width) + math.sqrt(2 * math.log(500))
+    for rows_held in (1, 500):
+        mean = np.zeros((500, width))
+        mean[:rows_held, 0] = radius / rows_held
+        released = mean.ravel() + rng.normal(0, deviation, (400, 500 * width))
+        errors = np.array([((tables.shrunk(each, radius) - mean.ravel()) ** 2).sum() for each in released])
+        assert errors.mean() - 5 * errors.std() / 20 <= 4 * radius * deviation * longest
+        assert (errors <= ((released - mean.ravel()) ** 2).sum(axis=1)).all()
+
+
+def test_masked_sums_can_be_projected():
+    """All rows are asked for."""
+    masked = make(DPFedSGD, Listed(), 40, epsilon=2.0, delta=1e-4, rounds=3, trust="sum", **EVERY_CHOICE["projected"])
+    assert requested(masked, 0).computation.masked is not None
+
+
 # --- Price and plan ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_every_choice_costs_what_all_rows_cost(sampling):
-    promises = {
-        which: listed(60, embedding_rows=which, **SAMPLINGS[sampling]).plan.guarantee
-        for which in ("all", "found", "each_round")
-    }
-    assert promises["found"] == promises["all"] == promises["each_round"]
+    wanted = listed(60, **SAMPLINGS[sampling]).plan.guarantee
+    for options in EVERY_CHOICE.values():
+        assert listed(60, **options, **SAMPLINGS[sampling]).plan.guarantee == wanted
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", EVERY_CHOICE)
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
 def test_releases_are_charged_whatever_is_chosen(choice, noise):
     """The run compares the cost of what it draws with that of its plan; nothing may pass, or everything."""
     for false_rows in (1e-12, 0.49):
-        method = listed(12, **CHOICES[choice], noise=noise, false_rows=false_rows)
+        method = listed(12, **EVERY_CHOICE[choice], noise=noise, false_rows=false_rows)
         run(method, federation([0] * 6 + [8] * 6))
         assert method.spent_epsilon == pytest.approx(method.plan.guarantee.epsilon)
 
@@ -199,8 +244,12 @@ def test_a_plan_tells_the_noise_of_each_choice_and_names_the_least():
     assert many["table_rows"] == 3000
     assert many["noise_of_all"] == pytest.approx(many["noise_deviation"] * math.sqrt(3001))
     assert many["least_noise"] != "all"
-    least = min(("all", "found", "each_round"), key=lambda which: few[f"noise_of_{which}"])
+    least = min(("all", "found", "each_round", "projected"), key=lambda which: few[f"noise_of_{which}"])
     assert few["least_noise"] == least
+    deviation, radius = few["noise_deviation"], few["clip_norm"] * math.sqrt(5)
+    entries = 4 * radius * (1 + math.sqrt(2 * math.log(3000))) / deviation
+    assert few["noise_of_projected"] == pytest.approx(deviation * math.sqrt(1 + min(3000, entries)))
+    assert few["noise_of_projected"] < few["noise_of_all"]
     chosen = told(users=2000, embedding_rows="found")
     assert chosen["noise_of_found"] == many["noise_of_found"]
     assert "row_threshold" in chosen
@@ -222,9 +271,15 @@ REFUSED = {
     "masked, compared": ({"max_rows": 3}, {"trust": "sum"}, "max_rows = 3: all rows of embeddings train"),
     "nothing found": ({"finding_rounds": 2}, {}, "finding_rounds = 2: all rows of embeddings train"),
     "nothing counted": ({"count_share": 0.5}, {}, "count_share = 0.5: all rows of embeddings train"),
+    "no number of rows": ({"embedding_rows": "projected"}, {}, "'projected' needs strategy.max_rows"),
     "all rounds find": ({"embedding_rows": "found", "finding_rounds": 3}, {}, "leaves none of strategy.rounds = 3"),
     "corrected": (
         {"embedding_rows": "each_round", "server_optimiser": "adam", "noise_corrected": True},
+        {},
+        "leave noise_corrected out",
+    ),
+    "projected, corrected": (
+        {"embedding_rows": "projected", "max_rows": 1, "server_optimiser": "adam", "noise_corrected": True},
         {},
         "leave noise_corrected out",
     ),
@@ -242,13 +297,15 @@ def test_what_cannot_be_chosen_is_refused(case):
 # --- One answer -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", EVERY_CHOICE)
 def test_one_seed_gives_one_model_however_users_are_spread(choice):
     codes = [*EVERYBODY] * 4
-    models = [final(run(listed(len(codes), **CHOICES[choice]), federation(codes), nodes)) for nodes in (None, 7, 60)]
+    models = [
+        final(run(listed(len(codes), **EVERY_CHOICE[choice]), federation(codes), nodes)) for nodes in (None, 7, 60)
+    ]
     for model in models[1:]:
         np.testing.assert_allclose(model, models[0], rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(models[0], final(run(listed(len(codes), **CHOICES[choice]), federation(codes))))
+    np.testing.assert_array_equal(models[0], final(run(listed(len(codes), **EVERY_CHOICE[choice]), federation(codes))))
 
 
 @dataclass(frozen=True)
@@ -262,9 +319,9 @@ class RowsRun(Run):
         return federation(np.arange(400) % len(SENT))
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", EVERY_CHOICE)
 def test_a_run_goes_on_to_the_bit_from_every_round(choice):
-    options = CHOICES[choice] | {"rounds": 5, "server_optimiser": "adam"}
+    options = EVERY_CHOICE[choice] | {"rounds": 5, "server_optimiser": "adam"}
     options |= {"finding_rounds": 2} if choice == "found" else {}
     one, keeper = RowsRun("dp_fed_sgd", options), Kept()
     one.trained(evaluate_fn=measured, keeper=keeper)

@@ -150,34 +150,33 @@ def test_masked_quantiles_are_refused():
         made([*SUMS, *QUANTILES], privacy=Privacy(1.0, 1e-5, trust="sum"))
 
 
+def ends(strategy, parts, why, silent=None):
+    """Require that the query fails for the reason ``why``, with a node for each part of the users."""
+    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
+    if silent is not None:
+        nodes[silent].compute = lambda *_: 1 / 0
+    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match=why):
+        strategy.start(grid)
+
+
 def test_a_silent_node_ends_the_query():
     strategy = made(MEAN)
-    parts = np.array_split(np.arange(USERS), 2)
-    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
-    nodes[1].compute = lambda *_: 1 / 0
-    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="too many users of a cohort did not answer"):
-        strategy.start(grid)
+    ends(strategy, np.array_split(np.arange(USERS), 2), "too many users of a cohort did not answer", silent=1)
 
 
 @pytest.mark.parametrize("trust", ["server", "sum"])
 def test_a_silo_that_nobody_heard_of_ends_the_query_before_it_spends(trust):
     """Its people would be counted as zeros."""
     strategy = made(MEAN, privacy=Privacy(1.0, 1e-5, trust=trust))
-    parts = np.array_split(np.arange(USERS), 3)[:2]
-    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
-    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="too few users have a node"):
-        strategy.start(grid)
+    ends(strategy, np.array_split(np.arange(USERS), 3)[:2], "too few users have a node")
     assert strategy.spent_epsilon == 0
     assert not strategy.result.rounds
 
 
 def test_a_masked_sum_that_cannot_be_read_is_no_answer():
     strategy = made(MEAN, privacy=Privacy(1.0, 1e-5, trust="sum"), max_missing=0.2)
-    parts = np.array_split(np.arange(USERS), 20)
-    nodes = [Node(strategy.original, ColumnarFederation(drawn()), users) for users in parts]
-    nodes[1].compute = lambda *_: 1 / 0  # fewer users than may be missing
-    with LocalGrid(nodes) as grid, pytest.raises(RunFailed, match="the sum cannot be read; ask again"):
-        strategy.start(grid)
+    # The silent node has fewer users than may be missing.
+    ends(strategy, np.array_split(np.arange(USERS), 20), "the sum cannot be read; ask again", silent=1)
     assert not strategy.result.rounds
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from userdp.data import read_table
 from userdp.data.shape import Shape
+from userdp.data.tables.sources import TableData
 from userdp.errors import BadInput
 from userdp.problems import Cloglog, Logistic, Poisson
 from userdp.problems.registry import PROBLEMS
@@ -153,6 +154,14 @@ def test_events_that_are_in_no_cell_are_told_to_whoever_holds_the_data(died, kin
 def test_declarations_that_do_not_fit_are_refused(more, told):
     with pytest.raises(BadInput, match=told):
         loaded([("a", 0.5, 1, 30)], **more)
+
+
+@pytest.mark.parametrize("limit", [{"max_samples": 2}, {"min_samples": 2}])
+def test_limits_on_samples_are_refused_before_the_table_is_read(limit):
+    form = {"time": "end", "event": "died", "periods": EDGES}
+    source = TableData(kind="table", path="absent.csv", survival=form, users=10, **OPTIONS, **limit)
+    with pytest.raises(BadInput, match=r"\[data\] survival gives everybody the same number of samples"):
+        _ = source.sample_shape
 
 
 @pytest.mark.parametrize("bound", ["feature_norm", "feature_bound"])

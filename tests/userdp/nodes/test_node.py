@@ -210,3 +210,13 @@ def test_a_silo_refuses_to_tell_lengths():
     with pytest.raises(BadInput, match="does not reveal their lengths"):
         silo.compute(np.zeros(5), np.arange(5), asked)
     assert silo.compute(np.zeros(5), np.arange(5), replace(asked, lengths=False)).lengths is None
+
+
+def test_blocks_hold_as_many_samples_as_sparse_gradients_have_room_for(monkeypatch):
+    asked, seen = Quadratic(5, 1.0, 2.0), []
+    asked.sample_entries, gradients = 10, asked.user_gradients
+    monkeypatch.setattr(node_module, "ROW_BYTES", 16 * asked.sample_entries * 8)
+    monkeypatch.setattr(asked, "user_gradients", lambda x, block: seen.append(block.samples) or gradients(x, block))
+    federation = federation_of(np.ones((30, 5)))
+    Node(asked, federation, np.arange(30)).compute(np.zeros(5), np.arange(30), COMPUTATIONS["sum"])
+    assert seen == [8, 8, 8, 6]

@@ -118,11 +118,11 @@ def test_many_samples_take_a_compiled_loop(monkeypatch):
     monkeypatch.setattr(one_pass, "average_gradients", lambda *arguments: asked.append(1) or real(*arguments))
     np.testing.assert_allclose(problem.rough_user_gradients(x, block), problem.user_gradients(x, block), atol=1e-5)
     assert asked
-    problem.rough_user_gradients(x, block.part(0, 50))
+    problem.rough_user_gradients(x, block.part(0, 25))
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("compiled_from", [0, 1 << 22])
+@pytest.mark.parametrize("compiled_from", [0, 1 << 21])
 def test_whose_products_overflow_in_float32_gets_those_of_float64_and_nobody_else_does(compiled_from, monkeypatch):
     monkeypatch.setattr("userdp.problems.generalised_linear.COMPILED_BYTES", compiled_from)
     features = np.array([[1e30, 1.0], [0.5, 0.25], [1.0, np.nan], [0.1, 3.0]], dtype=np.float32)

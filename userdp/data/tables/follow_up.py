@@ -47,6 +47,12 @@ class FollowUp(Section):
         if len(set(self.columns)) < len(self.columns):
             raise BadInput("survival names a column twice: time, event and start must differ")
 
+    @staticmethod
+    def refuse_limits(min_samples: int, max_samples: int | None) -> None:
+        """Refuse limits on a user's samples, of which everybody has K."""
+        if max_samples is not None or min_samples > 1:
+            raise BadInput("survival gives everybody the same number of samples: leave min_samples and max_samples out")
+
     def at_risk(
         self, owner: Integers, begin: Numbers | None, time: Numbers, happened: Integers
     ) -> tuple[Integers, NDArray[np.bool_]]:

@@ -134,6 +134,8 @@ class TableSource(Declaration, DataSettings):
     def columns(self) -> Columns:
         """The declared columns; raises `BadInput` for contradictory or incomplete declarations."""
         try:
+            if self.survival is not None:
+                self.survival.refuse_limits(*self.sample_limits)
             return Columns(**self.declarations)
         except BadInput as error:
             raise BadInput(f"[data] {error}") from None

@@ -135,13 +135,13 @@ def table_of(
         require_number("users", users, 1, strict=False)
     if max_samples is not None and max_samples < min_samples:
         raise BadInput(f"max_samples must be at least min_samples = {min_samples}, got {max_samples}")
+    if columns.survival is not None:
+        columns.survival.refuse_limits(min_samples, max_samples)
     streamed = outgrows(source, columns, memory)
     table = read_owners(source, columns) if streamed else read_columns(source, columns, columns.names)
     labels, owner = owners_of(table.texts[columns.user], columns.user)
     counts = Counts()
     grouped = _grouped(table, columns, owner, counts)
-    if isinstance(grouped, Periods) and (max_samples is not None or min_samples > 1):
-        raise BadInput("survival gives everybody the same number of samples: leave min_samples and max_samples out")
     if grouped is not None:
         sizes, holder = grouped.sizes, np.repeat(np.arange(len(labels)), grouped.sizes)
     else:

@@ -17,7 +17,6 @@ from strategies.baselines.sparse_gradients.projection_mechanism import (
     SparseVectors,
     classical_multiplier,
 )
-from strategies.baselines.sparse_gradients.projections import project_l1, project_l1_l2
 from strategies.baselines.sparse_gradients.recovery import (
     SparseRecovery,
     basis_pursuit,
@@ -27,6 +26,7 @@ from strategies.baselines.sparse_gradients.recovery import (
 )
 from strategies.baselines.sparse_gradients.reference.hard_instances import block_data, hardest_blocks
 from userdp.arrays import clip_rows
+from userdp.arrays.projections import project_l1, project_l1_l2
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism
 from userdp.noise import SeededNoise

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from userdp.arrays import Vector
+from userdp.arrays.types import Vector
 from userdp.errors import BadInput
 
 
