@@ -35,7 +35,8 @@ def renewing(make: Callable[[], ssl.SSLContext], certificate: Path, key: Path) -
                 newest, seen = make(), now
                 log.info("%s was renewed", certificate)
             if told != (today := datetime.now(UTC).date()) and end_of(certificate) < datetime.now(UTC) + SOON:
-                log.warning("%s ends at %s: renew it", certificate, end_of(certificate))
+                end = end_of(certificate)
+                log.warning("%s ends at %s: renew it", certificate, end)
                 told = today
         except (OSError, ValueError) as error:  # ssl's is one: the other half is still to come
             what = type(error).__name__

@@ -53,4 +53,4 @@ class Tidying(Keeper):
             shutil.rmtree(self.results / RELEASED / folder.name, ignore_errors=True)
             for path in old:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            log.info("run %d, %s: its files are removed, but those that its entry needs", run.number, run.name)
+            log.info("run %d, %s: its files are removed, but for what its entry needs", run.number, run.name)
