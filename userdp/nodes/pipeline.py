@@ -15,7 +15,7 @@ from userdp.arrays.sparse_rows import (
     row_lengths,
     stacked,
 )
-from userdp.arrays.types import Rows, Vector
+from userdp.arrays.types import Vector
 from userdp.masking.grid import Residues
 from userdp.masking.masks import MaskKey
 from userdp.nodes.computations import Computation
