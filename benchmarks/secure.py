@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from simulations import query, train
 
-LIMITS = {"scores": 1.5, "classes": 2.0, "queries": 2.0, "modules": 3.0}
+LIMITS = {"scores": 1.5, "classes": 2.0, "queries": 2.0, "modules": 3.0, "wide": 3.5}
 """Secure over seeded, by what is computed."""
 SIZES = ((1_200, 3), (6_000, 30), (1_200, 100), (100_000, 3))
 """Users, and samples of each."""
@@ -127,6 +127,15 @@ def scores() -> Iterator[tuple[str, Run]]:
                 yield f"{loss}, {strategy['kind']}, {users} users with {samples}", partial(synthetic, settings)
 
 
+def wide() -> Iterator[tuple[str, Run]]:
+    """A model of 10,000 numbers: exact noise on each of them takes longer than all else in a round."""
+    data = {"kind": "synthetic", "population": "logistic_regression", "users": 1_200, "samples_per_user": 3}
+    data |= {"dimension": 10_000, "test_users": 100}
+    problem, strategy = {"kind": "logistic", "radius": 3.0}, {"kind": "dp_fed_sgd", "rounds": 10}
+    settings: dict[str, Any] = {"problem": problem, "data": data, "strategy": strategy}
+    yield "logistic, dp_fed_sgd, 1200 users with 3 and 10,000 columns", partial(synthetic, settings)
+
+
 def synthetic(settings: dict[str, Any], noise: str) -> None:
     privacy = {"epsilon": 2.0, "delta": 1e-6, "noise": noise}
     train({"name": "secure", **settings, "privacy": privacy, "output": QUIET}, progress=False)
@@ -172,7 +181,7 @@ def modules() -> Iterator[tuple[str, Run]]:
                 yield f"{module.__name__}, {strategy['kind']}, {users} users with 3 to 50", run
 
 
-RUNS = {"scores": scores, "classes": classes, "queries": queries, "modules": modules}
+RUNS = {"scores": scores, "classes": classes, "queries": queries, "modules": modules, "wide": wide}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
