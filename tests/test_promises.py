@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-SCRIPTS = ("peers", "population", "start", "robust", "adapters", "engine_clocks")
+SCRIPTS = ("peers", "population", "start", "robust", "adapters", "engine_clocks", "secure")
 
 
 @pytest.fixture
@@ -20,6 +20,7 @@ def test_limits_are_those_that_the_scripts_check(scripts):
         peers.AT_LEAST,
         peers.ON_RAY,
     )
+    assert scripts["secure"].LIMITS == page.SECURE
     assert page.ON_EIGHT == scripts["engine_clocks"].AT_MOST
     limits = (population.LIMIT_SECONDS, population.LIMIT_MIB, population.LIMIT_GROWTH)
     assert limits == (page.MOST_SECONDS, page.MOST_MIB, page.MOST_GROWTH)

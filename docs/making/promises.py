@@ -1,5 +1,6 @@
 """The limits on speed and size beside the measurements: the first table of research/README.md."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ MOST_COMPARING = 20.0
 """Seconds."""
 ADAPTERS = {"plain": ("torch and peft without privacy", 1.2), "pfl": ("pfl", 0.9)}
 """Our time for a round of low-rank adapters over the tool's."""
+SECURE = {"scores": 1.5, "classes": 2.0, "queries": 2.0, "modules": 3.0, "wide": 3.5}
+"""Processor time of whole runs with secure noise over that with seeded noise, by what is computed."""
 NAMES = {"pfl": "pfl", "flower": "Flower with one SuperNode per user", "jax": "jax-privacy's compiled step"}
 
 
@@ -76,6 +79,10 @@ def promises() -> Iterator[Promise]:
         for tool, (name, most) in ADAPTERS.items():
             what = f"round of adapters, windows of {row['window']} tokens: ours over {name}"
             yield _at_most(what, most, row[f"ours_over_{tool}"], "benchmarks/adapters.py")
+    for kind, most in SECURE.items():
+        ratios = [row["secure"] / row["seeded"] for row in read("secure")["rows"] if row["kind"] == kind]
+        what = f"secure over seeded noise, whole runs of {kind}, worst of {len(ratios)}"
+        yield _at_most(what, most, max(ratios, default=math.inf), "benchmarks/secure.py")
     start = read("start")
     what = f"`compare-quick.toml`, {start['cells']} cells, seconds"
     yield _at_most(what, MOST_COMPARING, start["rows"][-1]["clock"], "research/start.py")
