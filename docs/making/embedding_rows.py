@@ -36,9 +36,8 @@ def section() -> str:
         gains, noise = ((each - other) / (own["all"] - none) for each, other in ((own["all"], known), (known, quiet)))
         oracle += [f"{case} {gains:.0%}, and noise on them is {noise:.0%}"] if kept else []
     told = f"Means of {rows['seed'].nunique()} seeds. {_people(rows)} Choices halve what `all` leaves to no privacy "
-    return "\n".join(
-        [*lines, "", fill(f"{told}for: {_listed(halves)}. Known rows would gain of it: {_listed(oracle)}.")]
-    )
+    told += f"for: {_listed(halves)}. Known rows would gain of it: {_listed(oracle)}."
+    return "\n".join([*lines, "", fill(told)])
 
 
 def _people(rows: pd.DataFrame) -> str:
