@@ -13,13 +13,13 @@ CHOICES = ("all", "found", "each_round", "projected")
 
 
 def section() -> str:
-    """Return the table, and sentences about where a choice of rows pays, and what an oracle leaves."""
+    """Return the table, and sentences about where a choice of rows pays, and what an oracle's would."""
     rows = pd.read_csv(RESULTS)
     means = rows.groupby(["population", "epsilon", "rows", "kept", "step"], dropna=False, sort=False)["loss"].mean()
     best = means.groupby(["population", "epsilon", "rows", "kept"], dropna=False, sort=False).min().reset_index()
     head = ["users of", "epsilon", *(f"`{each}`" for each in CHOICES), "known", "noiseless", "constant", "no privacy"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    pays, halves, could, noise = (list[str]() for _ in range(4))
+    halves, oracle = list[str](), list[str]()
     for (name, epsilon), cell in best[best["epsilon"] < math.inf].groupby(["population", "epsilon"], sort=False):
         own = {which: _least(cell, which) for which in CHOICES}
         free = best[(best["population"] == name) & (best["epsilon"] == math.inf)]
@@ -32,16 +32,12 @@ def section() -> str:
         numbers = (*own.values(), known, quiet, constant, none)
         lines.append(f"| {name} | {epsilon:g} | {' | '.join(map(_number, numbers))} |")
         case, middle = f"{name} {epsilon:g}", (own["all"] + none) / 2
-        least = min(own, key=own.__getitem__)
-        pays += [f"{case} (`{least}`)"] if least != "all" else []
-        halves += [case] if own[least] <= middle else []
-        could += [case] if known <= middle else []
-        noise += [f"{case} {(known - quiet) / (known - none):.0%}"] if kept else []
-    told = (
-        f"Means of {rows['seed'].nunique()} seeds. {_people(rows)} A choice beats `all` for: {_listed(pays)}; halves "
-    )
-    told += f"what `all` leaves to no privacy for: {_listed(halves)}; known rows would for: {_listed(could)}. "
-    return "\n".join([*lines, "", fill(f"{told}Of what known rows leave, noise on them is: {_listed(noise)}.")])
+        halves += [case] if min(own.values()) <= middle else []
+        gains, noise = ((each - other) / (own["all"] - none) for each, other in ((own["all"], known), (known, quiet)))
+        oracle += [f"{case} {gains:.0%}, and noise on them is {noise:.0%}"] if kept else []
+    told = f"Means of {rows['seed'].nunique()} seeds. {_people(rows)} Choices halve what `all` leaves to no privacy "
+    told += f"for: {_listed(halves)}. Known rows would gain of it: {_listed(oracle)}."
+    return "\n".join([*lines, "", fill(told)])
 
 
 def _people(rows: pd.DataFrame) -> str:
