@@ -7,7 +7,10 @@ import re
 import signal
 from dataclasses import replace
 from datetime import timedelta
+from errno import ENOSPC
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -26,7 +29,7 @@ from simulations.flower import configuration_of
 from simulations.serving import health
 from simulations.serving import overview as overviews
 from simulations.serving import page as pages
-from simulations.serving.health import LINK, SILENT, Pulse, connected
+from simulations.serving.health import DISK, LINK, SILENT, Pulse, connected
 from simulations.serving.keeper import ATTEMPTS, PAUSE
 from simulations.serving.overview import MOST, Budget, overview
 from simulations.serving.queue import _QUEUE, STATES
@@ -199,6 +202,25 @@ def test_silos_are_shown_as_they_are_now_and_a_key_that_was_taken_back_is_told(c
         *(f'userdp_silo_known{{silo="{silo}"}} {float(silo != 12)}' for silo in (11, 12, 13)),
     ]
     assert asked("/healthz").status_code == 200  # a silo may be away
+
+
+@pytest.mark.parametrize("found_by", ["look", "step"])
+def test_a_full_disk_is_told_by_a_look_and_by_a_step(found_by, clinic, accounts, tmp_path, monkeypatch):
+    added(accounts)
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    keeper.results.mkdir()
+    asked = asked_of(keeper)
+    with monkeypatch.context() as patch:
+        if found_by == "look":
+            patch.setattr(overviews.shutil, "disk_usage", lambda _: SimpleNamespace(total=1000, free=9))
+        else:
+            full = OSError(ENOSPC, "No space left on device")
+            patch.setattr("simulations.serving.keeper.write_text", Mock(side_effect=full))
+            keeper.step()
+        answer = asked("/healthz")
+        assert (answer.status_code, DISK in answer.text) == (503, True)
+    keeper.step()
+    assert asked("/healthz").status_code == 200
 
 
 def test_a_look_in_which_anything_fails_stops_no_later_one(clinic, accounts, tmp_path, monkeypatch, caplog):
