@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
-from helpers_accounts import promise
+from helpers_accounts import own_postgres, promise
 from typer.testing import CliRunner
 
 from simulations.account import accounts as module
@@ -17,6 +17,7 @@ from simulations.account.accounts import Accounts, Wanted
 from simulations.account.backup import back_up, restore
 from simulations.account.command import app
 from simulations.account.postgresql import PASSWORD, guarded
+from simulations.deployment.keys import make_keys
 from simulations.records.run_directory import TOKEN
 from userdp.accounting import Total
 from userdp.errors import BadInput
@@ -254,3 +255,25 @@ def test_a_password_is_read_from_a_file_and_shown_nowhere(tmp_path, monkeypatch)
     with pytest.raises(BadInput, match="cannot be read"):
         Accounts(AWAY)
     assert Path(Accounts(f"sqlite:///{tmp_path / 'own.sqlite'}").file).name == "own.sqlite"
+
+
+@pytest.mark.slow
+def test_a_real_server_is_believed_by_its_certificate_alone(tmp_path):
+    make_keys(tmp_path / "ours", 1, serve=True)
+    make_keys(tmp_path / "others", 1)
+    with own_postgres(tmp_path / "ours/accounts") as address:
+        good = f"{address}?sslmode=verify-full&sslrootcert={tmp_path / 'ours/coordinator/ca.crt'}"
+        accounts = Accounts(good)
+        accounts.create("clinic", Total(8.0, 1e-4))
+        spend(accounts, "a")
+        with accounts.transaction(reads=True) as connection:
+            told = connection.execute(sql.text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")).scalar()
+        assert told is True
+        older_form = sql.text("DROP TABLE userdp_schema")
+        with accounts.transaction() as connection:
+            connection.execute(older_form)
+        spend(accounts, "b")
+        assert (version(accounts), tokens(accounts)) == (schema.VERSION, {"a", "b"})
+        for bad in (good.replace("ours", "others"), good.replace("localhost", "localhost.localdomain")):
+            with pytest.raises(BadInput, match="cannot be used"):
+                Accounts(bad).names()
