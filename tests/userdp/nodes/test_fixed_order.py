@@ -81,8 +81,8 @@ def _compared(case, seed, most=60, enough=()):
     alone = rng.integers(0, len(sizes), max(2, len(sizes) // 40))
     node, some = node_of(case.problem, block), node_of(case.problem, block.thinned(few)[1])
     others = [(some, np.sort(kept))]
-    for user in alone:
-        others.append((node_of(case.problem, moved(block.part(user, user + 1), int(rng.integers(0, 16)))), [user]))
+    pieces = ((user, moved(block.part(user, user + 1), int(rng.integers(0, 16)))) for user in alone)
+    others += [(node_of(case.problem, piece), [user]) for user, piece in pieces]
     seen = None
     if not case.problem.sparse and case.problem.dimension <= 20 and seed % 2:
         width = getattr(case.problem, "width", len(x))
