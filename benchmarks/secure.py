@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from simulations import query, train
 
-LIMITS = {"scores": 1.5, "classes": 2.0, "queries": 2.0, "modules": 3.0, "wide": 3.5}
+LIMITS = {"scores": 1.5, "classes": 2.0, "queries": 2.0, "modules": 3.0, "wide models": 3.5}
 """Secure over seeded, by what is computed."""
 SIZES = ((1_200, 3), (6_000, 30), (1_200, 100), (100_000, 3))
 """Users, and samples of each."""
@@ -181,7 +181,7 @@ def modules() -> Iterator[tuple[str, Run]]:
                 yield f"{module.__name__}, {strategy['kind']}, {users} users with 3 to 50", run
 
 
-RUNS = {"scores": scores, "classes": classes, "queries": queries, "modules": modules, "wide": wide}
+RUNS = {"scores": scores, "classes": classes, "queries": queries, "modules": modules, "wide models": wide}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -53,7 +53,7 @@ class Actor:
 
 
 class Clocks:
-    """As much of Ray as `RayGrid` asks for in a run without failures."""
+    """The part of Ray that `RayGrid` needs in a run without failures."""
 
     exceptions = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
 
