@@ -7,6 +7,7 @@ that lacks an entry of a run in the folder of results does not return, nor does 
 gone nobody knows whether the copy has its entry.
 """
 
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -16,6 +17,8 @@ from simulations.account.accounts import Accounts
 from simulations.account.checking import compared
 from simulations.records.run_directory import private_folder, write_whole, writing
 from userdp.errors import BadInput
+
+_BESIDE = ("-journal", "-wal")  # of a database that was killed: SQLite would write its pages into the copy
 
 
 def back_up(accounts: Accounts, target: Path) -> None:
@@ -35,8 +38,9 @@ def restore(accounts: Accounts, copy: Path, results: Path) -> int:
     Raises `BadInput`: the copy is no database, or lacks one of them; or there is a database.
     """
     place = _file(accounts, "pg_restore --dbname=DATABASE FILE, and then userdp account check RESULTS")
-    if place.exists():
-        raise BadInput(f"{place} is there: stop userdp serve and all runs, move the file away, and restore again")
+    for there in (place, *(place.with_name(place.name + ending) for ending in _BESIDE)):
+        if os.path.lexists(there):
+            raise BadInput(f"{there} is there: stop userdp serve and all runs, move the file away, and restore again")
     if not results.is_dir():
         raise BadInput(f"RESULTS = {results}: there is no such folder, so nothing was compared; correct the path")
     runs = 0

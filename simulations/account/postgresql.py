@@ -26,7 +26,11 @@ def guarded(place: sql.URL) -> sql.URL:
     named = [place.host, told["hostaddr"], told["host"] if place.host is None else place.query.get("host")]
     each = [one for name in named for one in ((name,) if isinstance(name, str) else name or ())]
     hosts = [host for one in each for host in one.split(",")]
-    away = told["service"] or any(not host.startswith("/") and host not in _HOME for host in hosts)
+    away = (
+        told["service"]
+        or "conninfo" in place.query
+        or any(not host.startswith("/") and host not in _HOME for host in hosts)
+    )
     if away and told["sslmode"] is None:
         place = place.update_query_dict({"sslmode": "verify-full"})
     elif away and told["sslmode"] not in _ENCRYPTED:

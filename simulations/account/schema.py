@@ -30,7 +30,7 @@ def insist(connection: sql.Connection) -> int:
 
 def bring_up(connection: sql.Connection, tables: sql.MetaData) -> None:
     """Add to tables that are there what they lack, and write the version down."""
-    inspector = sql.inspect(connection)
+    version, inspector = insist(connection), sql.inspect(connection)
     found = [table for table in tables.sorted_tables if inspector.has_table(table.name)]
     for table in found:
         there = {column["name"] for column in inspector.get_columns(table.name)}
@@ -38,7 +38,7 @@ def bring_up(connection: sql.Connection, tables: sql.MetaData) -> None:
             if column.name not in there:
                 added = CreateColumn(column).compile(dialect=connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {added}")
-    if found and insist(connection) < VERSION:
+    if found and version < VERSION:
         _SCHEMA.create(connection, checkfirst=True)
         connection.execute(sql.delete(_SCHEMA))
         connection.execute(sql.insert(_SCHEMA).values(version=VERSION))

@@ -161,7 +161,9 @@ def end_of(path: Path) -> datetime.datetime:
 
 def _signs(authority: Path) -> bool:
     """Return whether a folder keeps an authority that outlives what it signs now."""
-    return (authority / "ca.key").is_file() and _left(end_of(authority / "ca.crt")).days >= DAYS
+    if not all((authority / name).is_file() for name in ("ca.key", "ca.crt")):  # one alone: `keep` was interrupted
+        return False
+    return _left(end_of(authority / "ca.crt")).days >= DAYS
 
 
 def _left(end: datetime.datetime) -> datetime.timedelta:

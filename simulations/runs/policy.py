@@ -249,7 +249,7 @@ class PolicyDoor(Door):
             yield
         except Refused as error:
             claim: dict[str, Any] = {}
-            with suppress(Refused):
+            with suppress(ValueError):  # `Refused` is one; so is that a message has no content
                 known = asked
                 if not isinstance(known, Claim):
                     known = self.claims.get(known.metadata.run_id) or read_claim(known.content)

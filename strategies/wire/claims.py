@@ -17,6 +17,7 @@ from userdp.errors import BadInput
 from userdp.nodes.computations import Computation
 
 _KEPT = "userdp.claim"
+_LONGEST = 200  # letters of a text: a node's holder reads it, and it must not fill a disk or command a terminal
 
 
 class Refused(BadInput):
@@ -43,8 +44,10 @@ class Claim:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Return the claim with these values; raise `Refused` unless they are all of them, of the right types."""
-        if {name: type(value) for name, value in values.items()} != {one.name: one.type for one in fields(cls)}:
+        """Return the claim with these values; raise `Refused` unless they are all of them, numbers and short texts."""
+        short = all(len(text) <= _LONGEST and text.isprintable() for text in values.values() if isinstance(text, str))
+        right = {name: type(value) for name, value in values.items()} == {one.name: one.type for one in fields(cls)}
+        if not (short and right):
             raise Refused(
                 "the server does not say what its run promises, in the way that this version of userdp reads it: it is "
                 "no server of a deployment, or of another version; upgrade userdp at both ends"

@@ -82,6 +82,21 @@ def test_a_copy_that_lacks_what_was_released_since_does_not_return(kept, tmp_pat
     assert restore(kept, tmp_path / "lost", results) == 2
 
 
+@pytest.mark.parametrize("ending", ["-journal", "-wal"])
+def test_what_a_killed_process_left_beside_the_database_is_not_written_into_the_copy(kept, tmp_path, ending):
+    """SQLite finds the journal by its name, and takes it for the copy's: the copy was damaged once it was read."""
+    spend(kept, "a")
+    back_up(kept, tmp_path / "copy")
+    kept.file.rename(tmp_path / "lost")
+    left = kept.file.with_name(kept.file.name + ending)
+    left.write_bytes(b"pages of the lost database")
+    with pytest.raises(BadInput, match=f"sqlite{ending} is there: .*move the file away"):
+        restore(kept, tmp_path / "copy", tmp_path)
+    left.unlink()
+    restore(kept, tmp_path / "copy", tmp_path)
+    assert tokens(kept) == {"a"}
+
+
 @pytest.mark.parametrize("spoil", ["text", "cut", "empty"])
 def test_what_is_no_copy_does_not_return(kept, tmp_path, spoil):
     for number in range(5):
@@ -167,6 +182,15 @@ def test_a_database_of_a_newer_form_is_neither_read_nor_written(kept):
         assert file.execute("SELECT count(*) FROM userdp_entries").fetchone() == (1,)
 
 
+def test_a_newer_form_whose_tables_have_other_names_is_not_read_as_an_empty_one(kept):
+    with closing(sqlite3.connect(kept.file)) as file, file:
+        file.execute("UPDATE userdp_schema SET version = ?", (schema.VERSION + 1,))
+        file.execute("DROP TABLE userdp_entries")
+        file.execute("DROP TABLE userdp_accounts")
+    with pytest.raises(BadInput, match="upgrade userdp here"):
+        kept.places()
+
+
 def older(accounts):
     """Make a database what a former version left: without a version, and without a column."""
     with closing(sqlite3.connect(accounts.file)) as file, file:
@@ -236,6 +260,7 @@ def test_another_machines_database_is_never_asked_in_the_open(mode, how, monkeyp
         ("postgresql:///userdp", {"PGHOST": "db.example.org"}, "verify-full"),
         ("postgresql:///userdp", {"PGHOSTADDR": "10.0.0.1"}, "verify-full"),
         ("postgresql:///userdp?service=clinic", {}, "verify-full"),
+        ("postgresql:///userdp?conninfo=host%3Ddb.example.org%20sslmode%3Ddisable", {}, "verify-full"),
         ("postgresql:///userdp", {"PGSERVICE": "clinic"}, "verify-full"),
     ],
 )

@@ -80,6 +80,17 @@ def test_the_authority_is_where_it_was_told_to_be_and_nowhere_else(made, tmp_pat
     assert lasts[folder] - lasts[tmp_path / "thrown"] > datetime.timedelta(days=5 * 365 - 31)
 
 
+def test_half_an_authority_is_none(made):
+    """Its other file was still to be written: `keys` would else end with an error whenever it starts again."""
+    folder, authority = made
+    (authority / "ca.crt").unlink()
+    with pytest.raises(BadInput, match="keeps no authority"):
+        renew(folder, authority, ["gate"])
+    assert make_keys(folder, 2, authority=authority)
+    read(folder / "gate/server.crt").verify_directly_issued_by(read(authority / "ca.crt"))
+    renew(folder, authority, ["gate"])
+
+
 def test_nobody_else_renews(made, tmp_path):
     folder, authority = made
     make_keys(tmp_path / "others", 1, authority=tmp_path / "other")

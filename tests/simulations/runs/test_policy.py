@@ -23,7 +23,7 @@ from simulations.account.accounts import Accounts
 from simulations.config.run_config import parse_config
 from simulations.engines.grids import LocalGrid
 from simulations.runs.build import build_problem, make_strategy, public_facts
-from simulations.runs.policy import POLICY, RUNS, PolicyDoor, claim_of, digest, read_policy
+from simulations.runs.policy import POLICY, REFUSALS, RUNS, PolicyDoor, claim_of, digest, read_policy
 from simulations.runs.run import run
 from simulations.runs.silos import FILE, prepare, silo_node
 from strategies import client_app
@@ -243,12 +243,16 @@ def test_a_claim_of_another_form_is_none(folders):
         whole | {"epsilon": "1.0"},
         whole | {"epsilon": True},
         whole | {"run": b"a"},
+        whole | {"strategy": "a" * 201},
+        whole | {"strategy": "\x1b[2Jdp_fed_sgd"},
+        whole | {"run": "a\nb"},
     ):
         content = roster_question(b"s" * 16, counts=True)
         content["claim"] = ConfigRecord(broken)
         with pytest.raises(Refused, match="does not say what its run promises"):
             answer_message(node, Message(content, 1, MessageType.QUERY))
     assert not (folders[0] / RUNS).exists()
+    assert "strategy" not in (folders[0] / REFUSALS).read_text()
 
 
 def nodes(folders):
