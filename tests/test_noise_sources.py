@@ -34,12 +34,11 @@ from simulations.finding.plan import FindPlan
 from simulations.finding.settings import parse_find
 from simulations.records.run_directory import read_json
 from simulations.reports.explain import assumptions_of, promise_texts, show_promise
-from simulations.reports.report import fill
 from simulations.runs.advice import _advice
 from simulations.runs.build import make_plan, make_strategy, public_facts, starting_problem
 from simulations.runs.trackers import _ending
 from simulations.serving.overview import Overview, Shown, _progress
-from simulations.serving.queue import STATES
+from simulations.serving.page import _page
 from strategies import STRATEGIES, PublicFacts, Statistics, drop_in_report
 from strategies.core.recipe import Recipe
 from strategies.core.results import PrivateResult
@@ -246,9 +245,10 @@ def test_accounts_trackers_and_the_page_of_a_federation_have_the_assumptions(mad
     _show(place.read("people"))
     assert GIVEN_SEED in words(capsys.readouterr().out)
     due = {"earliest": datetime(2030, 1, 1, tzinfo=UTC), "every": None, "state": "done"}
-    queued = SimpleNamespace(number=1, name="mine", account=None, **due)
-    seen = Overview([Shown(queued, *_progress(folder), None, None)], dict.fromkeys(STATES, 0), [], {}, [])
-    assert shown_whole(fill("federation.html.md", {"seen": seen, "states": STATES, "healthy": True}), promise)
+    queued = SimpleNamespace(number=1, name="mine", account=None, silos={}, **due)
+    shown = Shown(queued, *_progress(folder), None, None)
+    seen = Overview(datetime.now(UTC), [queued], [shown], shown, [], [], 1, 1)
+    assert shown_whole(_page(seen, []), promise)
 
 
 def test_no_other_code_shows_a_guarantee_without_its_assumptions():
