@@ -4,11 +4,14 @@ import asyncio
 import json
 import os
 import re
-import signal
+import select
+import socket
+import socketserver
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from errno import ENOSPC
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 from urllib.parse import parse_qs, urlsplit
@@ -253,10 +256,39 @@ def test_a_watch_looks_for_ever_and_asks_the_superlink_at_every_fourth_look(monk
     assert (len(looks), len(asks), set(pauses)) == (9, 3, {7.0})
 
 
+@contextmanager
+def relayed(folder, going):
+    """Relay connections to the server in a folder, while it is ``going``; return their port.
+
+    Others are taken, as the system does for a process that was paused, and nobody answers.
+    """
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self):
+            going.wait()
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as there:
+                there.connect(f"{folder}/.s.PGSQL.5432")
+                other = {self.request: there, there: self.request}
+                while True:
+                    for one in select.select(list(other), [], [])[0]:
+                        if not (piece := one.recv(65536)):
+                            return
+                        other[one].sendall(piece)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
 @pytest.mark.slow
 def test_a_database_that_was_paused_is_waited_for_and_all_is_well_without_a_restart(tmp_path, monkeypatch):
     monkeypatch.setitem(accounts_module._ANSWERS, "connect_timeout", 2)
-    with own_postgres() as url:
+    going = threading.Event()
+    going.set()
+    with own_postgres() as own, relayed(parse_qs(urlsplit(own).query)["host"][0], going) as port:
+        url = f"postgresql://owner@127.0.0.1:{port}/postgres"
         Accounts(url).create("clinic", Total(1.2, 1e-3))
         federation = Federation(home=tmp_path / "home")
         queue_of(url).add("monthly", text(), "clinic", NOON)
@@ -265,18 +297,13 @@ def test_a_database_that_was_paused_is_waited_for_and_all_is_well_without_a_rest
         keeper.results.mkdir()
         asked = asked_of(keeper)
         assert asked("/healthz").status_code == 200
-        (socket,) = parse_qs(urlsplit(url).query)["host"]
-        postgres = int((Path(socket) / "data" / "postmaster.pid").read_text().split()[0])
-        os.kill(postgres, signal.SIGSTOP)  # connections are taken, by the system, and nobody answers
-        try:
-            for _ in range(2):
-                assert keeper.step()
-                assert keeper.pulse.trouble == "The database cannot be used"
-            answer = asked("/healthz")
-            assert answer.status_code == 503
-            assert "Nothing is under way" not in asked("/", headers=KNOWN).text
-        finally:
-            os.kill(postgres, signal.SIGCONT)
+        going.clear()
+        for _ in range(2):
+            assert keeper.step()
+            assert keeper.pulse.trouble == "The database cannot be used"
+        assert asked("/healthz").status_code == 503
+        assert "Nothing is under way" not in asked("/", headers=KNOWN).text
+        going.set()
         kept_to_the_end(keeper, federation)
         assert [run.state for run in queue_of(url).runs()] == ["done"]
         assert len(Accounts(url).read("clinic").entries) == 1
