@@ -35,7 +35,7 @@ cd userdp
 step "make demo, nothing cached" make demo TORCH="$TORCH"
 tail -n 3 /tmp/said
 echo "installed: $(du -sm .venv | cut -f 1) MB"
-cp comparisons/user-level/report.html /out/demo.html
+install -m 644 comparisons/user-level/report.html /out/demo.html
 cp /given/*.py .
 .venv/bin/python people.py
 step "a model of the README" .venv/bin/python readme.py
