@@ -59,6 +59,7 @@ ATTEMPTS = 3
 PAUSE = timedelta(minutes=10)
 _OF_ITS_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL)
 _IDENTITY = ".keeper"
+_WAITS = 3  # questions that a round asks one after the other, at most: its own, and two for shares or of held-out users
 OWNER = ".queue.json"  # the token of the run of the queue that a folder belongs to, with an account or without one
 
 
@@ -111,7 +112,7 @@ class Keeper:
     identity: str
     alarm: Alarm
     names: Path | None = None  # the file with the names of silos' nodes, which the SuperLink's job writes
-    stalled: float = 1800.0  # seconds that a run may write nothing, beyond the timeouts of its configuration
+    stalled: float = 1800.0  # seconds that a run may write nothing, beyond what a round's questions may wait
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     pulse: Pulse = field(default_factory=Pulse)
 
@@ -180,10 +181,11 @@ class Keeper:
     def _follow(self, run: Scheduled, number: str, folder: Path) -> None:
         """Look after a run that was submitted: one that shows nothing for too long is stopped, as if it had failed.
 
-        It shows something whenever a file in its folder is written, at least before and after each round.
+        It shows something whenever a file in its folder is written, at least before and after each round, which may
+        wait for the ends of `_WAITS` questions.
         """
         engine = configuration_of(run.configuration).engine
-        limit = self.stalled + engine.timeout + engine.roster_timeout
+        limit = self.stalled + _WAITS * (engine.timeout + engine.roster_timeout)
         sign = number, folder.stat().st_mtime_ns if folder.is_dir() else 0
         silent = f"it wrote nothing for {limit / 60:.0f} minutes" if self.pulse.follow(sign, limit) > limit else None
         status = self._stopped(number)

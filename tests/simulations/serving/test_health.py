@@ -75,7 +75,7 @@ class Told:
 
 def limit_of(keeper):
     engine = configuration_of(text()).engine
-    return keeper.stalled + engine.timeout + engine.roster_timeout
+    return keeper.stalled + 3 * (engine.timeout + engine.roster_timeout)
 
 
 def test_a_run_in_silence_is_stopped_counted_and_given_up_with_its_reason(clinic, accounts, tmp_path, clock):
@@ -100,6 +100,18 @@ def test_a_run_in_silence_is_stopped_counted_and_given_up_with_its_reason(clinic
     kept_to_the_end(keeper, clinic)
     assert [run.state for run in queue_of(accounts).runs()] == ["failed", "done"]
     assert keeper.pulse.silent is None
+
+
+def test_a_round_whose_questions_all_wait_as_long_as_they_may_is_no_silence(clinic, accounts, tmp_path, clock):
+    """One silo is away: users' question, and the one for shares of its secrets in two waves, end by `engine.timeout`."""
+    added(accounts)
+    keeper, engine = keeper_of(clinic, accounts, tmp_path), configuration_of(text()).engine
+    keeper.step()
+    keeper.step()
+    for _ in range(3):
+        clock.now += engine.timeout + engine.roster_timeout
+        assert keeper.step()
+    assert [run["status"] for run in clinic.runs.values()] == ["pending"]
 
 
 def test_a_run_that_writes_is_never_stopped_and_a_clock_that_jumps_stops_none(clinic, accounts, tmp_path, clock):
