@@ -10,6 +10,7 @@ from problem_cases import Case, binary, cases
 from row_cases import CHOSEN, QUESTIONS, SUMMED, USERS, answering, asked_of, questions
 from scipy.sparse import csr_array
 
+from userdp.arrays.fixed_order import fixed_order
 from userdp.arrays.sparse_rows import dense
 from userdp.data import ColumnarFederation
 from userdp.data.block import Block
@@ -106,6 +107,21 @@ def _compared(case, seed, most=60, enough=()):
 def test_a_users_rows_have_the_same_bits_alone_and_in_any_company(name):
     for seed in range(4):
         assert _compared(PROBLEMS[name], seed)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gradients_at_users_own_models_have_the_same_bits_alone(name):
+    """Small steps of local training would round most differences away."""
+    case, rng = PROBLEMS[name], np.random.default_rng(3)
+    if case.problem.name == "table":
+        return
+    block = case.block(rng.integers(1, 9, 30).tolist(), 3)
+    models = rng.uniform(-0.5, 0.5, (30, case.problem.dimension))
+    with fixed_order(wanted=True):
+        together = dense(case.problem.user_gradients_at(models, block))
+        for user in range(30):
+            alone = dense(case.problem.user_gradients_at(models[user : user + 1], block.part(user, user + 1)))
+            np.testing.assert_array_equal(alone[0], together[user])
 
 
 @pytest.mark.slow
