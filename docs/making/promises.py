@@ -25,7 +25,7 @@ MOST_COMPARING = 20.0
 """Seconds."""
 ADAPTERS = {"plain": ("torch and peft without privacy", 1.2), "pfl": ("pfl", 0.9)}
 """Our time for a round of low-rank adapters over the tool's."""
-SECURE = {"scores": 1.5, "classes": 2.0, "queries": 2.0, "modules": 3.0, "wide": 3.5}
+SECURE = {"scores": 1.5, "classes": 2.0, "queries": 2.0, "modules": 3.0, "wide models": 3.5}
 """Processor time of whole runs with secure noise over that with seeded noise, by what is computed."""
 NAMES = {"pfl": "pfl", "flower": "Flower with one SuperNode per user", "jax": "jax-privacy's compiled step"}
 

@@ -69,12 +69,15 @@ class _Authority:
 
     def again(self, old: x509.Certificate) -> bytes:
         """Sign a certificate of the authority's own once more: its key, its names, from now on."""
-        old.verify_directly_issued_by(x509.load_pem_x509_certificate(self.certificate))
+        own = x509.load_pem_x509_certificate(self.certificate)
+        old.verify_directly_issued_by(own)
         signed = _certificate(old.subject, self._name, old.public_key())
         for kind in (x509.SubjectAlternativeName, x509.BasicConstraints):
             held = old.extensions.get_extension_for_class(kind)
             signed = signed.add_extension(held.value, critical=held.critical)
-        return _pem(signed.sign(self._key, hashes.SHA384()))
+        new = signed.sign(self._key, hashes.SHA384())
+        new.verify_directly_issued_by(own)  # else its key is another authority's
+        return _pem(new)
 
     def server(self, hosts: Sequence[str]) -> dict[str, bytes]:
         """Make a key and certificate for a server of these names and addresses."""

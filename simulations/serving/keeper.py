@@ -151,16 +151,16 @@ class Keeper:
             self.alarm("failed", f"run {run.number}, {run.name}, failed: {why}", run.number)
 
     def _stop_cancelled(self) -> None:
-        """Stop at Flower what was cancelled while it was under way."""
+        """Stop at Flower what was cancelled while it was under way, or failed here and goes on there."""
         for run in self.queue.runs():
-            if run.state == "cancelled" and run.run is not None and run.keeper == self.identity:
+            if run.state in ("cancelled", "failed") and run.run is not None and run.keeper == self.identity:
                 try:
                     if self._stopped(run.run) is None:
                         self.link.ask("stop", run.run, "LINK")
-                        log.info("run %d, %s, is stopped: it was cancelled", run.number, run.name)
+                        log.info("run %d, %s, is stopped: it is %s", run.number, run.name, run.state)
                     self.queue.stopped(run.number)
                 except RunFailed as error:
-                    log.warning("run %d, %s, was cancelled and is not stopped yet: %s", run.number, run.name, error)
+                    log.warning("run %d, %s, is %s and not stopped yet: %s", run.number, run.name, run.state, error)
 
     def _further(self, run: Scheduled, folder: Path) -> None:
         if folder.parent != self.results or folder.name in ("", "..", RELEASED):

@@ -264,13 +264,14 @@ class _Rows:
         """Return rounds that follow the nearest mean that users of ``max_rows`` rows can have to the noisy one.
 
         *Formal guarantees.* *Claim.* Privacy is that of ``embedding_rows = "all"``, whatever ``max_rows`` is. *Why.*
-        What is followed is a function of the same release. *Claim.* If users touch ``max_rows`` rows at most, what is
-        followed is no farther from the mean than what is released, and the expected squared distance in tables of V
-        rows of w entries is at most ``4 R s (sqrt(w) + sqrt(2 ln V))``, s the noise of an entry, R `radius`. *Why.* A
-        user's rows have norms of sum R at most (Cauchy-Schwarz), and so has the mean. A projection on a convex set
-        moves no two points apart; its squared distance e from a point of the set is at most twice the inner product
-        of noise and e (Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024, Lemma 3.1), so at most twice the noise's longest
-        row times 2 R; the longest of V Gaussian rows is expected to be ``s (sqrt(w) + sqrt(2 ln V))`` at most.
+        What is followed is a function of the same release. *Claim.* If users touch ``max_rows`` rows at most, and no
+        more of them are drawn than expected, what is followed is no farther from the mean than what is released, and
+        the expected squared distance in tables of V rows of w entries is at most ``4 R s (sqrt(w) + sqrt(2 ln V))``, s
+        the noise of an entry, R `radius`. *Why.* A user's rows have norms of sum R at most (Cauchy-Schwarz), and so has
+        the mean. A projection on a convex set moves no two points apart; its squared distance e from a point of the set
+        is at most twice the inner product of noise and e (Ghazi, Guzman, Kamath, Kumar, Manurangsi 2024, Lemma 3.1), so
+        at most twice the noise's longest row times 2 R; the longest of V Gaussian rows is expected to be ``s (sqrt(w) +
+        sqrt(2 ln V))`` at most.
         """
 
         def nearest(_: int, released: Vector) -> Vector:

@@ -84,7 +84,7 @@ def test_a_copy_that_lacks_what_was_released_since_does_not_return(kept, tmp_pat
 
 @pytest.mark.parametrize("ending", ["-journal", "-wal"])
 def test_what_a_killed_process_left_beside_the_database_is_not_written_into_the_copy(kept, tmp_path, ending):
-    """SQLite finds the journal by its name, and takes it for the copy's: the copy was damaged once it was read."""
+    """SQLite finds the journal by its name, and takes it for the copy's, which it damages as soon as it reads it."""
     spend(kept, "a")
     back_up(kept, tmp_path / "copy")
     kept.file.rename(tmp_path / "lost")

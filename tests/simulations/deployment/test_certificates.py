@@ -107,6 +107,17 @@ def test_nobody_else_renews(made, tmp_path):
     assert isinstance(done.exception, BadInput)
 
 
+def test_the_key_of_another_authority_renews_nothing(made, tmp_path):
+    """It would sign what nobody trusts, and servers take a new certificate at once."""
+    folder, authority = made
+    make_keys(tmp_path / "others", 1, authority=tmp_path / "other")
+    (authority / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+    before = (folder / "gate/server.crt").read_bytes()
+    with pytest.raises(BadInput, match="InvalidSignature"):
+        renew(folder, authority, ["gate"])
+    assert (folder / "gate/server.crt").read_bytes() == before
+
+
 def test_keys_that_lack_nothing_but_time_are_renewed_and_all_others_made_anew(made, monkeypatch):
     folder, authority = made
     assert not make_keys(folder, 2, authority=authority)

@@ -103,7 +103,7 @@ def test_a_run_in_silence_is_stopped_counted_and_given_up_with_its_reason(clinic
 
 
 def test_a_round_whose_questions_all_wait_as_long_as_they_may_is_no_silence(clinic, accounts, tmp_path, clock):
-    """One silo is away: users' question, and the one for shares of its secrets in two waves, end by `engine.timeout`."""
+    """One silo is away: users' question, and that for shares of its secrets, in two waves, end by `engine.timeout`."""
     added(accounts)
     keeper, engine = keeper_of(clinic, accounts, tmp_path), configuration_of(text()).engine
     keeper.step()

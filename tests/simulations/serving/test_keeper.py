@@ -26,7 +26,7 @@ from simulations.serving import keeper as keeper_module
 from simulations.serving.announcing import Alarm
 from simulations.serving.keeper import ATTEMPTS, PAUSE, Keeper, identity
 from simulations.serving.overview import overview
-from simulations.serving.queue import Queue
+from simulations.serving.queue import Queue, _update
 from simulations.terminal import BAD_INPUT
 from strategies.core.base import UserLevelStrategy
 from userdp.accounting import Total
@@ -553,6 +553,20 @@ def test_a_run_that_is_cancelled_under_way_is_stopped_at_flower(clinic, accounts
     clinic.ask = asked
     assert not keeper.step()
     asked.assert_not_called()
+
+
+def test_a_run_that_fails_here_while_it_is_under_way_at_flower_is_stopped_there(clinic, accounts, tmp_path):
+    """A newer userdp may not know its settings any more; the next run would else begin beside it."""
+    added(accounts)
+    added(accounts, text(epsilon=0.1))
+    keeper = keeper_of(clinic, accounts, tmp_path)
+    assert keeper.step()
+    with queue_of(accounts)._table() as connection:
+        _update(connection, 1, configuration="of another version")
+    assert keeper.step()
+    assert [run.state for run in queue_of(accounts).runs()] == ["failed", "waiting"]
+    assert keeper.step()
+    assert [run["status"] for run in clinic.runs.values()] == ["finished:stopped", "pending"]
 
 
 def test_a_run_that_was_cancelled_is_stopped_by_its_own_keeper_alone(clinic, accounts, tmp_path):

@@ -11,6 +11,7 @@ from test_keeper import NOON, added, keeper_of, kept_to_the_end
 from simulations.account.accounts import Accounts
 from simulations.account.checking import compared
 from simulations.account.entering import VARIABLE
+from simulations.records.run_directory import TOKEN
 from simulations.serving.keeper import RELEASED, enter_missing
 from simulations.serving.retention import NEEDED, Tidying
 from userdp.accounting import Total
@@ -81,6 +82,19 @@ def test_what_the_accounts_need_stays(home):
     assert len(enter_missing(lost, results)) == 3
     spent = [each.read("clinic").spent_epsilon for each in (accounts, lost)]
     assert spent[0] == pytest.approx(spent[1])
+
+
+def test_a_run_that_somebody_put_into_a_runs_folder_stays_too(home):
+    """A comparison of accounts and results looks at folders in folders: what it missed would be missed no more."""
+    results, accounts = home / "results", Accounts(address(home))
+    (folder,) = results.glob("00001-*")
+    shutil.copytree(folder, folder / "copy")
+    (folder / "copy" / TOKEN).unlink()
+    shutil.copytree(folder, folder / "copies" / "other")
+    assert compared(accounts, results).runs == 4
+    tidied(home, keep_days=0.0)
+    assert compared(accounts, results).runs == 4
+    assert not (folder / "copy").exists()
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "running", "waiting", "refused"])
