@@ -147,8 +147,10 @@ def certificate_ends(folder: Path, servers: Sequence[str] = ()) -> dict[str, dat
     """
     found = {}
     for path in sorted(folder.rglob("*.crt")):
+        name = str(path.relative_to(folder))
         with suppress(OSError, ValueError):
-            found[str(path.relative_to(folder))] = end_of(path)
+            if not name.startswith(".."):  # where Kubernetes keeps, under a new name each time, what others link to
+                found[name] = end_of(path)
     for server in servers:
         host, _, port = server.rpartition(":")
         with suppress(OSError, ValueError):

@@ -254,7 +254,10 @@ class PolicyDoor(Door):
                 if not isinstance(known, Claim):
                     known = self.claims.get(known.metadata.run_id) or read_claim(known.content)
                 claim = vars(known)
-            plain = {name: value if value not in (math.inf, -math.inf) else str(value) for name, value in claim.items()}
+            plain = {
+                name: value if isinstance(value, str) or math.isfinite(value) else str(value)
+                for name, value in claim.items()
+            }
             with suppress(OSError, ValueError):
                 _note(self.folder / REFUSALS, plain, str(error))
             raise
@@ -288,7 +291,7 @@ def asked(folder: Path) -> dict[str, Any]:
         for line in path.read_bytes().rpartition(b"\n")[0].splitlines() if path.is_file() else []:
             if said == "admitted":
                 spent = Price.sum([spent, _price(_read_line(line, path))])
-            with suppress(ValueError):  # of a refusal, which nothing depends on
+            with suppress(ValueError, TypeError, AttributeError):  # of a refusal, which nothing depends on
                 values = json.loads(line)
                 runs.append({"when": values.pop(said, ""), "policy": said, "why": values.pop("why", ""), **values})
     return {

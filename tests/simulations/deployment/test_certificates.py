@@ -231,6 +231,16 @@ def test_the_certificates_of_a_folder_that_cannot_be_read_are_left_out(made):
     assert set(found) >= {"gate/ca.crt", "node-2/server.crt"}
 
 
+def test_a_certificate_that_kubernetes_mounts_is_told_once_under_one_name(made, tmp_path):
+    real, mounted = tmp_path / "mounted" / "..2026_11_29", tmp_path / "mounted"
+    real.mkdir(parents=True)
+    (mounted / "..data").symlink_to(real.name)
+    for name in ("ca.crt", "server.crt"):
+        (real / name).write_bytes((made[0] / "gate" / name).read_bytes())
+        (mounted / name).symlink_to(f"..data/{name}")
+    assert list(certificate_ends(mounted)) == ["ca.crt", "server.crt"]
+
+
 def test_ends_of_certificates_are_on_the_page_and_in_the_metrics(made, tmp_path, accounts):
     folder, _ = made
     with served(Door(), keys=folder / "gate") as port:

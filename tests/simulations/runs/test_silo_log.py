@@ -42,17 +42,20 @@ def test_admitted_and_refused_runs_are_told_with_the_reason_and_what_is_spent(fo
     ask(folder, CLAIM)
     why = refused(folder, replace(CLAIM, run="b", noise="seeded"))
     loud = refused(folder, replace(CLAIM, run="c", epsilon=float("inf")))
+    none = refused(folder, replace(CLAIM, run="e", epsilon=float("nan")))
     ask(folder, replace(CLAIM, run="d", epsilon=0.5))
     found = asked(folder)
     told = {run["run"]: (run["policy"], run["why"]) for run in found["runs"]}
-    assert told == {"a" * 32: ("admitted", ""), "b": ("refused", why), "c": ("refused", loud), "d": ("admitted", "")}
+    assert told == {"a" * 32: ("admitted", ""), "d": ("admitted", "")} | {
+        run: ("refused", said) for run, said in (("b", why), ("c", loud), ("e", none))
+    }
     assert found["spent"] == {"epsilon": 1.5, "delta": 2e-3}
     assert found["total"] == {"epsilon": 2.0, "delta": 1e-2}
     assert all(run["when"] for run in found["runs"])
     done = CliRunner().invoke(app, ["log", "--data", str(folder), "--json"])
     assert json.loads(done.output, parse_constant=pytest.fail) == found
     shown = CliRunner().invoke(app, ["log", "--data", str(folder)], env={"COLUMNS": "200"}).output
-    assert shown.count(" server ") == 4
+    assert shown.count(" server ") == 5
     assert "seeded" in shown
     assert "admitted so far: 1.5, 0.002 of epsilon, delta = 2, 0.01" in shown
 
@@ -96,7 +99,7 @@ def test_a_broken_record_is_no_empty_one(folder):
     with pytest.raises(Refused, match="a line that is no run"):
         asked(folder)
     (folder / RUNS).unlink()
-    (folder / REFUSALS).write_text("nonsense\n")
+    (folder / REFUSALS).write_text('nonsense\n[1]\n"a"\n')
     assert asked(folder)["runs"] == []
     (folder / POLICY).unlink()
     with pytest.raises(Refused):

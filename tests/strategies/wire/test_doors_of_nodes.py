@@ -216,3 +216,12 @@ def test_where_only_sums_are_seen_every_value_is_masked(node):
     for open_sum in (GOOD, replace(GOOD, reduce="rows"), replace(GOOD, reduce="rows", noise=LocalNoise(1.0, None, 1))):
         with pytest.raises(Refused, match="asks for values without a mask"):
             answer_message(node, question(open_sum))
+
+
+@pytest.mark.parametrize("text", ["a" * 201, "\x1b[2Jauto", "auto\nauto", "\u202eotua"], ids=ascii)
+def test_texts_of_a_claim_are_short_and_printable(text):
+    """A node keeps them, and its holder reads them at a terminal, which obeys some letters."""
+    assert Claim.of(vars(CLAIM)) == CLAIM
+    for name in ("strategy", "run", "declarations"):
+        with pytest.raises(Refused, match="does not say what its run promises"):
+            Claim.of(vars(CLAIM) | {name: text})
