@@ -62,9 +62,8 @@ def _introduction(shares: Shares) -> str:
         "than predicting their own mean (or rate) for everybody; for squared loss it is R2. It is the median of "
         f"{count} seeds, each with its own split and noise. *Gap closed* is the share of `auto` over that of no "
         "privacy, if the latter is at least a tenth. *Tuned* is the best of three clipping strategies whose clip, step "
-        "size and rounds were chosen among 24 settings **on the private data itself**: this is **not private**, reads "
-        "the data once for each setting, and shows the value of tuning. The last column has the best of the same three "
-        "with default settings. Bold marks where `auto` is behind. All numbers are in research/results/zero_tuning.csv."
+        "size and rounds were chosen among 24 settings **on the private data itself**: this is **not private**. The "
+        "last column has the best of the same three with default settings. Bold marks where `auto` is behind."
     )
 
 
