@@ -77,11 +77,11 @@ class RowPipeline:
     def add(self, rows: AnyRows, where: slice, unusable: int = 0) -> None:
         """Take the raw rows (U', length) of users at ``where`` through all steps; ``unusable`` of them are centres."""
         broken = ~np.isfinite(dense(rows)).all(axis=1, keepdims=True) if self._asked.counted else None
-        if self._clip_of_sum is not None and self._asked.centre is None:
-            rows, non_finite, lengths = finite_lengths(dense(rows))
-        else:
+        if self._clip_of_sum is None or self._asked.centre is not None:
             rows, non_finite = self.finite(rows)
             lengths = row_lengths(rows) if self._clip_of_sum is not None or self.lengths is not None else None
+        else:
+            rows, non_finite, lengths = finite_lengths(dense(rows))
         if self._asked.masked is None:
             self.non_finite += non_finite + unusable
         if self.lengths is not None:
