@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from userdp.accounting import check_delta, check_least, check_positive
-from userdp.arrays import Vector
-from userdp.arrays.projections import project_l1, project_l1_l2
+from userdp.arrays import Vector, project_l1, project_l1_l2
 from userdp.errors import BadInput
 from userdp.mechanisms import GaussianMechanism, LaplaceMechanism
 from userdp.noise import NoiseSource

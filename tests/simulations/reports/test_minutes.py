@@ -153,7 +153,7 @@ def test_rounds_of_a_killed_process_do_not_hurry_the_guess(capsys):
 
 @pytest.mark.parametrize(("progress", "step", "tells"), [(True, 9.0, True), (True, 0.0, False), (False, 9.0, False)])
 def test_train_tells_of_a_long_run_unless_it_is_asked_not_to(progress, step, tells, capsys, monkeypatch):
-    monkeypatch.setattr(simulations.api.training, "progress_bar", lambda: progress_bar(Clock(step)))
+    monkeypatch.setattr(simulations.api.training, "progress_bar", lambda wanted: progress_bar(wanted, Clock(step)))
     train(RAW, progress=progress)
     told = capsys.readouterr()
     assert told.out == ""
