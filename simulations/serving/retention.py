@@ -47,9 +47,11 @@ class Tidying(Keeper):
             if folder.parent != self.results or not (folder / "result.json").is_file() or in_use(folder):
                 continue
             ended = datetime.fromtimestamp((folder / "result.json").stat().st_mtime, UTC)
+            if self.keep_days is not None and self.now() - ended < timedelta(days=self.keep_days):
+                continue  # before its files are listed: this is looked at in every step
             kept = {path.relative_to(folder).parts[0] for path in folder.rglob(TOKEN)}  # also runs in folders in it
             old = [path for path in folder.iterdir() if path.name not in NEEDED | kept]
-            if not old or (self.keep_days is not None and self.now() - ended < timedelta(days=self.keep_days)):
+            if not old:
                 continue
             shutil.rmtree(self.results / RELEASED / folder.name, ignore_errors=True)
             for path in old:
